@@ -1,5 +1,5 @@
-//! Stored responses of `/v1/responses`, in memory: the oldest are dropped beyond a number and a size. Each belongs to the
-//! API key that made it.
+//! Stored responses of `/v1/responses`, in memory: the oldest are dropped beyond a number and a size. Each belongs
+//! to the API key that made it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -23,8 +23,8 @@ impl Key {
         Key(Sha256::digest(key).into())
     }
 
-    /// The key that a client sends, whether it is accepted or not: as a bearer token, as the password of any user, or in
-    /// `x-api-key`. An empty key is none.
+    /// The key that a client sends, whether it is accepted or not: as a bearer token, as the password of any
+    /// user, or in `x-api-key`. An empty key is none.
     pub(crate) fn of(headers: &HeaderMap) -> Key {
         let given = match headers.get(X_API_KEY) {
             Some(key) => Some(key.as_bytes().to_vec()),

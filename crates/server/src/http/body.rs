@@ -54,7 +54,8 @@ impl Drop for HeldBody {
     }
 }
 
-/// Bytes that are read of a request that is refused: a client that is still sending does not read the response.
+/// Bytes that are read of a request that is refused: a client that is still sending does not read the
+/// response.
 pub(crate) fn max_discarded(config: &Config) -> usize {
     config.max_body.saturating_mul(4)
 }

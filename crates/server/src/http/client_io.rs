@@ -29,8 +29,8 @@ pub(crate) struct ClientIo {
 pub(crate) struct IoLimits {
     /// How long it may read nothing of a response.
     pub(crate) write_timeout: Duration,
-    /// For how long, and for how many bytes, a connection is read after its shutdown: closing it with unread bytes would
-    /// reset it, and the client would lose the response.
+    /// For how long, and for how many bytes, a connection is read after its shutdown: closing it with unread
+    /// bytes would reset it, and the client would lose the response.
     pub(crate) linger: Duration,
     pub(crate) linger_bytes: usize,
 }

@@ -33,7 +33,8 @@ impl ErrorShape {
         match self {
             ErrorShape::OpenAi => error.json(),
             ErrorShape::Anthropic => {
-                json!({"type": "error", "error": {"type": anthropic_type(error), "message": anthropic_message(error)}})
+                let (kind, message) = (anthropic_type(error), anthropic_message(error));
+                json!({"type": "error", "error": {"type": kind, "message": message}})
             }
             ErrorShape::Ollama => json!({"error": error.message}),
             ErrorShape::Cohere => json!({"message": error.message}),

@@ -131,7 +131,8 @@ impl Options {
     }
 }
 
-/// The members of `options`, in which Ollama's clients send parameters, are parameters unless the body has them itself.
+/// The members of `options`, in which Ollama's clients send parameters, are parameters unless the body has them
+/// itself.
 fn take_ollama_options(params: &mut Params) -> Result<()> {
     let Some(options) = params.object("options")? else { return Ok(()) };
     for (name, value) in options.into_map() {

@@ -213,7 +213,8 @@ fn logprobs_may_name_tokens_by_their_ids() {
     // in a completion the texts of the echoed prompt, too, and the offsets stay those of the text
     let completion = |as_ids: bool| {
         let body = json!({
-            "prompt": "One é<answer>", "echo": true, "logprobs": 1, "max_tokens": 2, "return_tokens_as_token_ids": as_ids,
+            "prompt": "One é<answer>", "echo": true, "logprobs": 1, "max_tokens": 2,
+            "return_tokens_as_token_ids": as_ids,
         });
         site.post("/v1/completions", body).json()["choices"][0]["logprobs"].clone()
     };

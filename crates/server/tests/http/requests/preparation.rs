@@ -27,7 +27,7 @@ fn code(value: &Value) -> (&Value, &Value) {
 fn a_text_that_does_not_fit_is_refused_with_its_tokens_and_the_limit() {
     let site = Site::new(Setup::default());
     // a few tokens too many, and far too many
-    for text in ["1 ".repeat(300), "a".repeat(50_000)] {
+    for text in ["1 ".repeat(600), "a".repeat(50_000)] {
         let tokens = site.tokenizer.encode(&text, true, true).len();
         for (path, param, body) in [
             ("/v1/completions", "prompt", json!({"prompt": text})),

@@ -286,12 +286,17 @@ fn parameters_without_effect_are_accepted() {
         "verbosity": "low", "usage": {"include": true}, "timestamp": 5, "stream_options": {"include_usage": true},
         "max_tokens": -1, "reasoning": {"effort": "low"}, "cache_control": {"type": "ephemeral"},
         "skip_special_tokens": true, "seed": -5, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1,
-        "id": "x", "user_id": "me", "keep_alive": "5m", "num_ctx": 1_000_000, "extra_body": {"trace": {}, "top_k": 3},
+    });
+    let others = json!({
+        "id": "x", "user_id": "me", "keep_alive": "5m", "num_ctx": 1_000_000,
+        "extra_body": {"trace": {}, "top_k": 3},
         "options": {"num_ctx": 4096, "num_gpu": 1, "top_p": 0.9}, "mirostat_mode": 0, "think": false,
         "enable_thinking": false, "thinking": {"type": "disabled"}, "return_tokens_as_token_ids": false,
     });
-    let reply = site.chat("fine", more);
-    assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+    for more in [more, others] {
+        let reply = site.chat("fine", more);
+        assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+    }
     let part = json!({"type": "text", "text": "say:fine", "cache_control": {"type": "ephemeral"}});
     let messages = json!([
         {"role": "assistant", "content": "a", "reasoning_details": [], "timestamp": 1, "tool_calls": [
@@ -308,7 +313,8 @@ fn parameters_without_effect_are_accepted() {
 fn members_of_extra_body_and_options_are_parameters() {
     let site = Site::new(Setup::default());
     let tokens = |more: Value| site.chat("endless", more).json()["usage"]["completion_tokens"].clone();
-    assert_eq!(tokens(json!({"extra_body": {"max_tokens": 3}, "max_tokens": 9})), 3); // as the Python client merges it
+    // as the Python client merges it
+    assert_eq!(tokens(json!({"extra_body": {"max_tokens": 3}, "max_tokens": 9})), 3);
     assert_eq!(tokens(json!({"options": {"num_predict": 4}})), 4);
     assert_eq!(tokens(json!({"options": {"num_predict": 4}, "max_tokens": 5})), 5);
     for (more, message) in [
