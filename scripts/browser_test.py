@@ -48,7 +48,7 @@ ELEMENTS = set(
     "a article blockquote br button code details div em figcaption figure h3 h4 h5 h6 hr i li ol p pre s span strong "
     "summary table tbody td th thead tr ul".split()
 )
-ATTRIBUTES = set("aria-label class hidden href open rel role start style target type".split())
+ATTRIBUTES = set("aria-label aria-level class hidden href open rel role start style target type".split())
 
 STYLES = {"text-align: center;", "text-align: right;"}
 
@@ -305,6 +305,7 @@ def opens(page: Page) -> str:
     page.until(lambda: page.find("#model").text == model, f"the model's name {model} is shown")
     want(page.find("#empty").is_displayed(), "a page without a conversation explains nothing")
     want(not page.find("#send").is_enabled(), "an empty message can be sent")
+    want(page.js("return document.activeElement.id") == "input", "the input has no focus on a page that was opened")
     page.picture("empty")
     return f"model {model}"
 
@@ -406,6 +407,73 @@ def survives_reload(page: Page) -> str:
     page.find(".earlier").click()
     want(page.texts() == before, "the last chat does not come back")
     return f"{len(before)} messages"
+
+
+def keeps_drafts(page: Page) -> str:
+    """What is written and not sent belongs to its chat, and survives a reload."""
+    written = lambda: page.find("#input").get_attribute("value")
+    open_earlier = lambda: page.js("document.querySelector('.earlier').click()")  # the list is drawn again at any time
+    page.find("#input").send_keys("Not sent", Keys.SHIFT, Keys.ENTER, Keys.NULL, "yet")
+    page.driver.refresh()
+    page.until(lambda: written() == "Not sent\nyet", "the draft is there after a reload")
+    want(page.find("#send").is_enabled(), "a draft cannot be sent after a reload")
+    page.find(".message:nth-last-child(2) .edit").click()
+    page.find("#input").send_keys(" edited")
+    page.find("#cancel-edit").click()
+    want(written() == "Not sent\nyet", f"after an edit the draft is {written()!r}")
+    page.find("#new-chat").click()
+    want(written() == "", f"the draft of another chat is in a new one: {written()!r}")
+    page.find("#input").send_keys("First words")
+    page.driver.refresh()
+    page.until(lambda: written() == "First words", "the draft of a chat without messages is there after a reload")
+    open_earlier()
+    want(written() == "Not sent\nyet", f"back in its chat the draft is {written()!r}")
+    page.find("#input").clear()
+    page.find("#input").send_keys("Sent", Keys.ENTER)
+    page.settled()
+    page.driver.refresh()
+    want(written() == "", f"a message that was sent is still a draft: {written()!r}")
+    page.find("#new-chat").click()
+    page.find("#input").clear()
+    page.find("#input").send_keys("x", Keys.BACKSPACE)
+    want(page.js("return memory.names(DRAFT)") == [], "an empty draft is stored")
+    open_earlier()
+    return "two chats"
+
+
+def aligns_and_orders(page: Page) -> str:
+    """Fields of a row are at one height, and headings have no gaps between their levels."""
+    page.find("#open-settings").click()
+    fields = page.js(
+        """return [...document.querySelectorAll("#parameters input")].map(field => {
+          const { left, right, top, bottom } = field.getBoundingClientRect();
+          return { row: Math.round(field.parentNode.getBoundingClientRect().top), left, right, top, bottom }; });"""
+    )
+    rows = {}
+    for field in fields:
+        rows.setdefault(field["row"], []).append(field)
+    for row in rows.values():
+        want(len({(field["top"], field["bottom"]) for field in row}) == 1, f"the fields of a row are at {row}")
+    want(len(rows) < len(fields) and len({field["left"] for field in fields}) == 2, f"the fields are at {fields}")
+    page.picture("settings")
+    levels = """return [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].filter(node => node.checkVisibility())
+        .map(node => Number(node.getAttribute("aria-level") ?? node.localName[1]));"""
+
+    def check(where: str) -> int:
+        found = page.js(levels)
+        gaps = [pair for pair in zip(found, found[1:]) if pair[1] > pair[0] + 1]
+        want(found[:2] == [1, 2] and not gaps, f"{where}: the levels of the headings are {found}")
+        return len(found)
+
+    check("settings")
+    page.find("#close-settings").click()
+    page.find("#new-chat").click()
+    count = check("an empty page")
+    text = "### Third\n\n# First\n\n##### Fifth\n\n> ###### Sixth\n\n## Second"
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": text, "end": "stop"}]
+    page.seed(talk * 2)
+    page.until(lambda: len(page.texts()) == 4, "the conversation is shown")
+    return f"{len(fields)} fields, {count + check('a conversation')} headings"
 
 
 def keeps_every_chat(page: Page) -> str:
@@ -737,6 +805,7 @@ CHECKS = [
     regenerates,
     edits,
     survives_reload,
+    keeps_drafts,
     keeps_every_chat,
     tabs_do_not_lose_chats,
     adopts_the_chats_of_earlier_pages,
@@ -744,6 +813,7 @@ CHECKS = [
     follows_the_end,
     resists_injection,
     renders_markdown,
+    aligns_and_orders,
     fits_a_phone,
     has_two_themes,
     stays_at_home,

@@ -3,8 +3,8 @@
     python3 scripts/clients_test.py --url http://127.0.0.1:8080 --api-key KEY [--encoder URL] [--node DIR] [--only NAME] [--all]
 
 Every function named `test_...` is one check, named after the PyPI package it needs: openai, anthropic, ollama, litellm,
-langchain_openai, agents (openai-agents), lm_eval, cohere, langchain_cohere. `@ai-sdk/openai` needs `node` and DIR with the npm
-packages `ai` and `@ai-sdk/openai`. Checks of embeddings and reranking need the URL of a server with a model for embeddings,
+langchain_openai, agents (openai-agents), lm_eval, cohere, langchain_cohere. The AI SDK needs `node` and DIR with the npm
+packages `ai`, `@ai-sdk/openai` and `@ai-sdk/anthropic`. Checks of embeddings and reranking need the URL of a server with a model for embeddings,
 which scores pairs by their cosine. What is missing is skipped with a message, or fails the run with --all. The model behind the server must
 have a chat template; what it says does not matter, only that each client understands it. Events and replies are
 validated with the clients' own typed models, and must not have fields that the models do not know.
@@ -590,10 +590,40 @@ if (called.toolCalls[0].toolName !== "weather") throw new Error("no call");
 const chat = await generateText({ model: openai.chat(model), prompt: question, maxOutputTokens: 16 });
 if (!chat.text) throw new Error("no chat text");
 """
+    node(script, json.dumps(CITY))
+
+
+def test_ai_sdk_anthropic():
+    """`@ai-sdk/anthropic` checks every member of a reply."""
+    script = """
+import { createAnthropic } from "@ai-sdk/anthropic";
+import { generateText, streamText, tool, jsonSchema } from "ai";
+const [url, key, model] = process.argv.slice(2);
+const anthropic = createAnthropic({ baseURL: url + "/v1", apiKey: key });
+const common = { model: anthropic(model), prompt: "What is the capital of France?", maxOutputTokens: 100 };
+const one = await generateText(common);
+if (!one.text) throw new Error("no text");
+let text = "";
+for await (const part of streamText({ ...common, onError() {} }).fullStream) {
+  if (part.type === "error") throw part.error;
+  if (part.type === "text-delta") text += part.text;
+}
+if (!text) throw new Error("no streamed text");
+const weather = tool({ description: "The weather", inputSchema: jsonSchema(JSON.parse(process.argv[5])), execute: async () => "22 C" });
+const called = await generateText({ ...common, tools: { weather }, toolChoice: "required" });
+if (called.toolCalls[0].toolName !== "weather") throw new Error("no call");
+const messages = [{ role: "user", content: common.prompt }, ...called.response.messages];
+await generateText({ model: common.model, messages, tools: { weather }, maxOutputTokens: 8 });
+"""
+    node(script, json.dumps(CITY))
+
+
+def node(script, *arguments):
+    """Runs a script of JavaScript with the server's URL, key and model, and more arguments."""
     with tempfile.NamedTemporaryFile("w", suffix=".mjs", dir=NODE, delete=False) as file:
         file.write(script)
     try:
-        command = ["node", file.name, URL, KEY, MODEL, json.dumps(CITY)]
+        command = ["node", file.name, URL, KEY, MODEL, *arguments]
         done = subprocess.run(command, cwd=NODE, capture_output=True, text=True, timeout=120)
         want(done.returncode == 0, done.stderr[-1500:])
     finally:
@@ -704,7 +734,8 @@ def example_ends(text):
 def missing(name):
     """The package that a check needs and that is not installed."""
     if name.startswith("test_ai_sdk"):
-        return None if NODE and shutil.which("node") else "@ai-sdk/openai"
+        package = "@ai-sdk/anthropic" if name.endswith("anthropic") else "@ai-sdk/openai"
+        return None if shutil.which("node") and Path(NODE or "-", "node_modules", package).is_dir() else package
     packages = ["openai", "anthropic", "ollama", "litellm", "langchain_openai", "langchain_cohere", "agents", "lm_eval", "cohere"]
     package = next((p for p in packages if name[5:].startswith(p)), None)
     if package and importlib.util.find_spec(package) is None:

@@ -139,18 +139,18 @@ pub(crate) enum KvType {
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct PartialSamplingArgs {
-    /// Temperature; 0 is greedy [default: the model's recommendation, or 0.8; `serve`: or 1]
+    /// Temperature; 0 is greedy [default: the model's recommendation, or 0.8]
     #[arg(long, alias = "temperature", value_name = "T", allow_negative_numbers = true)]
     pub(crate) temp: Option<f32>,
-    /// Sample from the K most probable tokens; 0 is all [default: the model's recommendation, or 40; `serve`: or 0]
+    /// Sample from the K most probable tokens; 0 is all [default: the model's recommendation, or 40]
     #[arg(long, value_name = "K", value_parser = values::top_k, allow_negative_numbers = true)]
     pub(crate) top_k: Option<usize>,
-    /// Sample from the most probable tokens with total probability P [default: the model's recommendation, or 0.95;
-    /// `serve`: or 1]
+    /// Sample from the most probable tokens with total probability P [default: the model's recommendation, or
+    /// 0.95]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) top_p: Option<f32>,
     /// Sample from tokens at least P times as probable as the most probable one [default: the model's recommendation, or
-    /// 0.05; `serve`: or 0]
+    /// 0.05]
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub(crate) min_p: Option<f32>,
     /// Divide the logits of tokens of the prompt or the text by X; 1 is off [default: the model's recommendation, or 1]

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tern::engine::WholeRows;
 use tern::text::FillOrder;
-use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, Pooling, units};
+use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, PartialSampling, Pooling, Sampling, units};
 use tern_server::{Config, DefaultAdapters, KeepModels, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +33,7 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
         return Err(CliError::message("--lora: requires one model (-m)"));
     }
     let keys = api_keys(&args)?;
-    args.samplers.over(args.sampling.sampling().over(ServedModel::openai_defaults())).check()?;
+    args.samplers.over(args.sampling.sampling().over(Sampling::default())).check()?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
@@ -235,7 +235,8 @@ fn served(args: &ServeArgs, model: Model, names: Vec<String>) -> ServedModel {
             units::thousands(capacity.kv_tokens() as u64),
         );
     }
-    let defaults = args.sampling.sampling().or(model.recommended()).over(ServedModel::openai_defaults());
+    let defaults = args.sampling.sampling().or(model.recommended()).or(PartialSampling::USUAL);
+    let defaults = defaults.over(Sampling::default());
     let mut defaults = args.samplers.over(defaults);
     // also if DRY is off: a request may set its multiplier alone
     defaults.dry.breakers = model.breakers(args.samplers.breakers().iter().map(String::as_str));

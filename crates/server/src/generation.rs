@@ -38,10 +38,7 @@ pub(crate) struct Job {
     /// Choices per prompt.
     pub(crate) n: usize,
     pub(crate) reading: Reading,
-    /// Token ids are returned along with the text.
-    pub(crate) token_ids: bool,
-    /// How many most probable tokens are reported for each token of the text, if log-probabilities are.
-    pub(crate) logprobs: Option<usize>,
+    pub(crate) report: Report,
     pub(crate) scoring: Scoring,
     /// Tokens of the prompt that each choice generates to score them.
     pub(crate) scored: Vec<usize>,
@@ -55,8 +52,7 @@ pub(crate) struct Generation<'a> {
     streams: ChoiceStreams,
     served: &'a ServedModel,
     answers: Vec<AnswerReader>,
-    token_ids: bool,
-    logprobs: Option<usize>,
+    report: Report,
     /// Per choice.
     prompts: Vec<PromptScores>,
     /// When each choice produced its last token.
@@ -80,8 +76,7 @@ pub(crate) struct Generation<'a> {
 pub(crate) struct Started {
     streams: ChoiceStreams,
     reading: Reading,
-    token_ids: bool,
-    logprobs: Option<usize>,
+    report: Report,
     prompts: Vec<PromptScores>,
     n: usize,
     prompt_tokens: usize,
@@ -105,8 +100,7 @@ impl Job {
             requests: vec![],
             n: options.n,
             reading,
-            token_ids: options.token_ids,
-            logprobs: options.sampling.logprobs,
+            report: options.report(),
             scoring: options.scoring,
             scored: vec![],
             user: options.user,
@@ -119,19 +113,19 @@ impl Job {
         let prompts = self.requests.iter().step_by(self.n.max(1));
         let prompt_tokens = prompts.map(|request| request.prompt.len()).sum();
         scope.log.fields().prompt_tokens = prompt_tokens;
-        let Job { mut requests, reading, token_ids, n, logprobs, scoring, scored, user } = self;
+        let Job { mut requests, reading, report, n, scoring, scored, user } = self;
         let prompts = scored.iter().map(|&scored| PromptScores::new(scoring, scored)).collect();
         let scored = Scored {
             prompts: scored.iter().step_by(n.max(1)).sum(),
             echoed: if scoring.echoed { scored.iter().sum() } else { 0 },
         };
         for request in &mut requests {
-            request.client = clients::client(scope.log.key, clients::user(user.as_deref()));
+            request.client = clients::client(scope.log.key.number(), clients::user(user.as_deref()));
         }
         let streams = ChoiceStreams::start(scope.served.model.handle(), requests, n);
         let streams = streams.map_err(|error| scope.app.refusal(error))?;
         let n = n.max(1);
-        Ok(Started { streams, reading, token_ids, logprobs, prompts, n, prompt_tokens, scored, count })
+        Ok(Started { streams, reading, report, prompts, n, prompt_tokens, scored, count })
     }
 }
 
@@ -154,8 +148,7 @@ impl Started {
             streams: self.streams,
             served,
             answers,
-            token_ids: self.token_ids,
-            logprobs: self.logprobs,
+            report: self.report,
             prompts: self.prompts,
             last_token_at: vec![None; self.count],
             n: self.n,
@@ -202,12 +195,7 @@ impl Generation<'_> {
                 Event::Failed(error) => return Some(Err(self.fail(error.into()))),
                 Event::Embedding(_) => return Some(Err(self.fail(ApiError::internal()))),
             };
-            let report = Report {
-                tokenizer: self.served.model.tokenizer(),
-                logprobs: self.logprobs,
-                token_ids: self.token_ids,
-            };
-            let mut delta = Delta::new(delta, &report);
+            let mut delta = Delta::new(delta, self.report, self.served.model.tokenizer());
             delta.prompt_logprobs = self.prompts[at].complete();
             if let Some(reason) = delta.finish {
                 self.streams.end(at);

@@ -14,6 +14,7 @@ pub(crate) mod params;
 pub(crate) mod prepare;
 pub(crate) mod prompt;
 pub(crate) mod samplers;
+pub(crate) mod template_variables;
 pub(crate) mod text_lists;
 pub(crate) mod text_request;
 pub(crate) mod tools;

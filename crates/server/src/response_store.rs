@@ -1,10 +1,12 @@
-//! Stored responses of `/v1/responses`, in memory: the oldest are dropped beyond a number and a size.
+//! Stored responses of `/v1/responses`, in memory: the oldest are dropped beyond a number and a size. Each belongs
+//! to the API key that made it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
+use crate::http::auth::Key;
 use crate::request::json::size_and_depth;
 
 /// A response with the conversation that it ends.
@@ -34,6 +36,7 @@ struct State {
 }
 
 struct Entry {
+    key: Key,
     stored: StoredResponse,
     bytes: usize,
 }
@@ -43,40 +46,63 @@ impl ResponseStore {
         ResponseStore { state: Mutex::default(), max_responses, max_bytes }
     }
 
+    /// The responses of this key. Those of other keys do not exist for it.
+    pub(crate) fn of(self: &Arc<Self>, key: Key) -> KeyResponses {
+        KeyResponses { store: Arc::clone(self), key }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The stored responses of one API key.
+#[derive(Clone)]
+pub(crate) struct KeyResponses {
+    store: Arc<ResponseStore>,
+    key: Key,
+}
+
+impl KeyResponses {
     /// Stores a response and drops the oldest ones that exceed the limits; one that exceeds them alone is not stored.
     pub(crate) fn insert(&self, id: &str, stored: StoredResponse) {
         let size = |value: &Value| size_and_depth(value).0;
         let bytes = size(&stored.response) + stored.items.iter().map(size).sum::<usize>();
-        let mut state = self.lock();
+        let mut state = self.store.lock();
         state.bytes += bytes;
         state.order.push_back(id.to_owned());
-        state.responses.insert(id.to_owned(), Entry { stored, bytes });
-        while state.order.len() > self.max_responses || state.bytes > self.max_bytes {
+        state.responses.insert(id.to_owned(), Entry { key: self.key, stored, bytes });
+        while state.order.len() > self.store.max_responses || state.bytes > self.store.max_bytes {
             let Some(oldest) = state.order.pop_front() else { break };
             state.forget(&oldest);
         }
     }
 
     pub(crate) fn get(&self, id: &str) -> Option<StoredResponse> {
-        self.lock().responses.get(id).map(|entry| entry.stored.clone())
+        let state = self.store.lock();
+        state.responses.get(id).filter(|entry| self.owns(entry)).map(|entry| entry.stored.clone())
     }
 
     /// An item of any stored response.
     pub(crate) fn item(&self, id: &str) -> Option<Value> {
-        let state = self.lock();
-        let mut items = state.responses.values().flat_map(|entry| &entry.stored.items);
+        let state = self.store.lock();
+        let entries = state.responses.values().filter(|entry| self.owns(entry));
+        let mut items = entries.flat_map(|entry| &entry.stored.items);
         items.find(|item| item["id"] == id).cloned()
     }
 
     /// Returns whether there was one.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let mut state = self.lock();
+        let mut state = self.store.lock();
+        if !state.responses.get(id).is_some_and(|entry| self.owns(entry)) {
+            return false;
+        }
         state.order.retain(|other| other != id);
         state.forget(id)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn owns(&self, entry: &Entry) -> bool {
+        entry.key.is(&self.key).into()
     }
 }
 
@@ -100,7 +126,8 @@ mod tests {
 
     #[test]
     fn the_oldest_responses_are_dropped_beyond_the_limits() {
-        let store = ResponseStore::new(2, 400);
+        let responses = Arc::new(ResponseStore::new(2, 400));
+        let store = responses.of(Key::NONE);
         for id in ["a", "b", "c"] {
             store.insert(id, stored(id));
         }
@@ -112,9 +139,9 @@ mod tests {
         assert!(store.get("d").is_some());
         store.insert("e", stored(&"x".repeat(300)));
         assert!(store.get("d").is_none() && store.get("e").is_none());
-        assert_eq!(store.lock().bytes, 0);
+        assert_eq!(responses.lock().bytes, 0);
         store.insert("f", stored("f"));
         assert!(store.remove("f") && !store.remove("f"));
-        assert_eq!(store.lock().bytes, 0);
+        assert_eq!(responses.lock().bytes, 0);
     }
 }

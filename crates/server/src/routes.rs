@@ -33,9 +33,10 @@ use axum::routing::{delete, get, post};
 use serde::Serialize;
 
 use self::deliver::generating;
+use crate::http::auth::{self, Key};
 use crate::http::error::ApiError;
 use crate::http::hosts::{self, Hosts};
-use crate::http::{access, auth, error_shape};
+use crate::http::{access, error_shape};
 use crate::state::App;
 
 /// The routes, for their description; a test compares them with [`router`].
@@ -182,7 +183,7 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
     } else if foreign {
         let message = "origin not allowed: add it to the server's allowed CORS origins";
         ApiError::new(StatusCode::FORBIDDEN, message).code("foreign_origin").into_response()
-    } else if request.uri().path() == "/health" || app.keys.admit(request.headers()) {
+    } else if request.uri().path() == "/health" || app.keys.admit(&Key::of(request.headers())) {
         next.run(request).await
     } else {
         auth::refusal()

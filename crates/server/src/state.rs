@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use crate::Config;
 use crate::failure::ServeError;
-use crate::http::auth::Keys;
+use crate::http::auth::{Key, Keys};
 use crate::http::body::HeldBytes;
 use crate::http::error::ApiError;
 use crate::metrics::Metrics;
@@ -15,7 +15,7 @@ use crate::models::model::ServedModel;
 use crate::models::probe::Probe;
 use crate::models::registry::{self, Phase, Registry};
 use crate::request::prepare::Workers;
-use crate::response_store::ResponseStore;
+use crate::response_store::{KeyResponses, ResponseStore};
 
 /// Shared by all requests.
 pub(crate) struct App {
@@ -27,7 +27,7 @@ pub(crate) struct App {
     stop: watch::Sender<Stop>,
     pub(crate) workers: Workers,
     pub(crate) bodies: Arc<HeldBytes>,
-    pub(crate) responses: Arc<ResponseStore>,
+    responses: Arc<ResponseStore>,
 }
 
 /// The progress of a shutdown.
@@ -103,6 +103,11 @@ impl App {
     /// The request timeout in seconds, for error messages.
     pub(crate) fn timeout(&self) -> f64 {
         self.config.request_timeout.unwrap_or_default().as_secs_f64()
+    }
+
+    /// The stored responses that a client may use: those of its key, or all if the server needs none.
+    pub(crate) fn responses(&self, key: Key) -> KeyResponses {
+        self.responses.of(if self.keys.are_required() { key } else { Key::NONE })
     }
 
     fn enter(&self, phase: Phase) {

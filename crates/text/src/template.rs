@@ -136,6 +136,11 @@ impl ChatTemplate {
         Markup::of(&self.source)
     }
 
+    /// Whether an expression of the template uses a variable of this name, such as `enable_thinking`.
+    pub fn has_variable(&self, name: &str) -> bool {
+        source::has_variable(&self.source, &syntax(), name)
+    }
+
     /// The prompt's text for a conversation.
     pub fn render(&self, input: &ChatInput) -> Result<ChatText, TemplateError> {
         if let Some(name) = RESERVED.iter().find(|&&name| input.kwargs.contains_key(name)) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tern::engine::{Answer, Batch, Capacity, Engine, EngineError, Limits, Runner, ScriptedRunner};
 use tern::formats::Checkpoint;
 use tern::text::Tokenizer;
-use tern::{ModelParts, PartialSampling};
+use tern::{ModelParts, PartialSampling, Sampling};
 
 use super::*;
 use crate::report;
@@ -73,7 +73,7 @@ fn model(lost: bool) -> ServedModel {
             recommended: PartialSampling::default(),
             adapters: vec![],
         }),
-        defaults: ServedModel::openai_defaults(),
+        defaults: PartialSampling::USUAL.over(Sampling::default()),
         default_adapters: DefaultAdapters::default(),
     }
 }

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use tern::{Model, ModelParts, PartialSampling};
+use tern::{Model, ModelParts, PartialSampling, Sampling};
 use tern_engine::{Capacity, Engine, Limits, Pooling, ScriptedRunner};
 use tern_server::{Config, DefaultAdapters, ServedModel, Server};
 use tern_text::ChatTemplate;
@@ -52,7 +52,7 @@ fn serve() -> Result<SocketAddr, String> {
             recommended: PartialSampling::default(),
             adapters: vec![],
         }),
-        defaults: ServedModel::openai_defaults(),
+        defaults: PartialSampling::USUAL.over(Sampling::default()),
         default_adapters: DefaultAdapters::default(),
     });
     let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|e| words(&e))?;

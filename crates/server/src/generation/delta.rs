@@ -21,12 +21,32 @@ pub(crate) struct Delta {
 }
 
 /// What is reported of a choice's tokens.
-pub(crate) struct Report<'a> {
-    pub(crate) tokenizer: &'a Tokenizer,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Report {
     /// Log-probabilities, with this many most probable tokens.
     pub(crate) logprobs: Option<usize>,
     /// Their ids.
     pub(crate) token_ids: bool,
+    pub(crate) token_names: TokenNames,
+}
+
+/// What log-probabilities call a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TokenNames {
+    #[default]
+    Texts,
+    /// `token_id:N`, as in vLLM: several tokens may have the same text.
+    Ids,
+}
+
+impl TokenNames {
+    /// The name of a token with these bytes.
+    pub(crate) fn name(self, id: u32, bytes: &[u8]) -> String {
+        match self {
+            TokenNames::Texts => String::from_utf8_lossy(bytes).into_owned(),
+            TokenNames::Ids => format!("token_id:{id}"),
+        }
+    }
 }
 
 /// A token with its log-probability and those of the most probable ones.
@@ -46,9 +66,9 @@ pub(crate) struct Logprob {
 }
 
 impl Delta {
-    pub(crate) fn new(delta: tern::Delta, report: &Report<'_>) -> Delta {
-        let logprobs =
-            |top| delta.tokens.iter().find_map(|token| TokenLogprob::new(token, top, report.tokenizer));
+    pub(crate) fn new(delta: tern::Delta, report: Report, tokenizer: &Tokenizer) -> Delta {
+        let names = Named { names: report.token_names, tokenizer };
+        let logprobs = |top| delta.tokens.iter().find_map(|token| names.token(token, top));
         Delta {
             logprobs: report.logprobs.and_then(logprobs),
             prompt_logprobs: None,
@@ -60,19 +80,30 @@ impl Delta {
     }
 }
 
-impl TokenLogprob {
-    fn new(sampled: &Sampled, top: usize, tokenizer: &Tokenizer) -> Option<TokenLogprob> {
-        let token = Logprob::new(sampled.id, sampled.logprob?, tokenizer);
-        let top = sampled.top.iter().take(top).map(|&(id, logprob)| Logprob::new(id, logprob, tokenizer));
+/// Makes log-probabilities of tokens.
+struct Named<'a> {
+    names: TokenNames,
+    tokenizer: &'a Tokenizer,
+}
+
+impl Named<'_> {
+    fn token(&self, sampled: &Sampled, top: usize) -> Option<TokenLogprob> {
+        let token = self.logprob(sampled.id, sampled.logprob?);
+        let top = sampled.top.iter().take(top).map(|&(id, logprob)| self.logprob(id, logprob));
         Some(TokenLogprob { token, top_logprobs: top.collect() })
+    }
+
+    fn logprob(&self, id: u32, logprob: f32) -> Logprob {
+        let bytes = self.tokenizer.token_bytes(id, true).to_vec();
+        let token = self.names.name(id, &bytes);
+        // JSON has no infinity; OpenAI uses -9999
+        Logprob { token, logprob: logprob.max(-9999.0), bytes }
     }
 }
 
 impl Logprob {
-    fn new(id: u32, logprob: f32, tokenizer: &Tokenizer) -> Logprob {
-        let bytes = tokenizer.token_bytes(id, true).to_vec();
-        let token = String::from_utf8_lossy(&bytes).into_owned();
-        // JSON has no infinity; OpenAI uses -9999
-        Logprob { token, logprob: logprob.max(-9999.0), bytes }
+    /// The number of characters of the token's text.
+    pub(crate) fn chars(&self) -> usize {
+        String::from_utf8_lossy(&self.bytes).chars().count()
     }
 }

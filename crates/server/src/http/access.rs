@@ -14,7 +14,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use tracing::field::Empty;
 use tracing::{Instrument, Level, Span};
 
-use crate::http::auth;
+use crate::http::auth::Key;
 use crate::http::error::ApiError;
 use crate::http::request_log::RequestLog;
 use crate::ids;
@@ -25,7 +25,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Adds an id, a span and a log to the request, turns a panic into a 500 response, and logs the end.
 pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = request_id(&request);
-    let log = RequestLog::new(auth::client(request.headers()));
+    let log = RequestLog::new(Key::of(request.headers()));
     request.extensions_mut().insert(log.clone());
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let head = request.method() == Method::HEAD;

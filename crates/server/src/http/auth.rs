@@ -1,7 +1,5 @@
 //! API keys, compared in constant time.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
@@ -13,44 +11,58 @@ use crate::http::error::ApiError;
 /// Anthropic's header.
 const X_API_KEY: &str = "x-api-key";
 
-/// The accepted keys, as hashes so that every comparison has the same length.
-pub(crate) struct Keys(Vec<[u8; 32]>);
+/// The digest of a key, so that every comparison has the same length.
+#[derive(Clone, Copy)]
+pub(crate) struct Key([u8; 32]);
 
-impl Keys {
-    pub(crate) fn new(keys: &[String]) -> Keys {
-        Keys(keys.iter().map(|key| hash(key.as_bytes())).collect())
+impl Key {
+    /// Of requests that have none.
+    pub(crate) const NONE: Key = Key([0; 32]);
+
+    fn new(key: &[u8]) -> Key {
+        Key(Sha256::digest(key).into())
     }
 
-    /// Whether the headers contain a key: as a bearer token, as the password of any user, or in `x-api-key`.
-    pub(crate) fn admit(&self, headers: &HeaderMap) -> bool {
-        if self.0.is_empty() {
-            return true;
-        }
+    /// The key that a client sends, whether it is accepted or not: as a bearer token, as the password of any
+    /// user, or in `x-api-key`. An empty key is none.
+    pub(crate) fn of(headers: &HeaderMap) -> Key {
         let given = match headers.get(X_API_KEY) {
             Some(key) => Some(key.as_bytes().to_vec()),
             None => headers.get(header::AUTHORIZATION).and_then(given),
         };
-        // an empty key is never accepted
-        let Some(given) = given.filter(|given| !given.is_empty()) else { return false };
-        let given = hash(&given);
-        // all keys are compared, so that the time does not depend on which one matches
-        let found = self.0.iter().fold(Choice::from(0), |found, key| found | key.ct_eq(&given));
-        found.into()
+        given.filter(|given| !given.is_empty()).map_or(Key::NONE, |given| Key::new(&given))
+    }
+
+    /// A number for the client, by which the engine shares its work.
+    pub(crate) fn number(&self) -> u64 {
+        self.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    /// Whether two keys are the same, in constant time.
+    pub(crate) fn is(&self, other: &Key) -> Choice {
+        self.0.ct_eq(&other.0)
     }
 }
 
-/// A number for the client's key, whether it is accepted or not; 0 without one.
-pub(crate) fn client(headers: &HeaderMap) -> u64 {
-    let key = headers.get(X_API_KEY).or_else(|| headers.get(header::AUTHORIZATION));
-    key.map_or(0, |key| {
-        let mut hasher = DefaultHasher::new();
-        key.as_bytes().hash(&mut hasher);
-        hasher.finish()
-    })
-}
+/// The accepted keys.
+pub(crate) struct Keys(Vec<Key>);
 
-fn hash(key: &[u8]) -> [u8; 32] {
-    Sha256::digest(key).into()
+impl Keys {
+    pub(crate) fn new(keys: &[String]) -> Keys {
+        Keys(keys.iter().map(|key| Key::new(key.as_bytes())).collect())
+    }
+
+    /// Whether clients need a key.
+    pub(crate) fn are_required(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Whether a client with this key may use the server.
+    pub(crate) fn admit(&self, given: &Key) -> bool {
+        // all keys are compared, so that the time does not depend on which one matches
+        let found = self.0.iter().fold(Choice::from(0), |found, key| found | key.is(given));
+        !self.are_required() || found.into()
+    }
 }
 
 /// The key in an `Authorization` header. Browsers use Basic, which lets them prompt for the key of the chat page.
@@ -91,7 +103,7 @@ mod tests {
         let admits = |value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap());
-            keys.admit(&headers)
+            keys.admit(&Key::of(&headers))
         };
         let basic = |pair: &str| {
             format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair.as_bytes()))
@@ -103,12 +115,12 @@ mod tests {
         {
             assert!(!admits(bad), "{bad}");
         }
-        assert!(!keys.admit(&HeaderMap::new()));
+        assert!(!keys.admit(&Key::of(&HeaderMap::new())));
         for (key, admitted) in [("first", true), ("firs", false), ("", false)] {
             let mut headers = HeaderMap::new();
             headers.insert(X_API_KEY, HeaderValue::from_static(key));
-            assert_eq!(keys.admit(&headers), admitted, "{key}");
+            assert_eq!(keys.admit(&Key::of(&headers)), admitted, "{key}");
         }
-        assert!(Keys::new(&[]).admit(&HeaderMap::new()));
+        assert!(Keys::new(&[]).admit(&Key::NONE));
     }
 }

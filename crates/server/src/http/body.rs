@@ -54,6 +54,12 @@ impl Drop for HeldBody {
     }
 }
 
+/// Bytes that are read of a request that is refused: a client that is still sending does not read the
+/// response.
+pub(crate) fn max_discarded(config: &Config) -> usize {
+    config.max_body.saturating_mul(4)
+}
+
 /// Reads a body of at most [`Config::max_body`] bytes.
 pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>) -> Result<HeldBody> {
     let (limit, within) = (config.max_body, config.read_timeout);
@@ -68,8 +74,7 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
         );
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("bodies_full").retry(1)
     };
-    // a client that is still sending does not read the response: a slightly larger body is read and discarded
-    let max_discarded = limit.saturating_mul(4);
+    let max_discarded = max_discarded(config);
     let size = body.size_hint();
     if size.lower() > max_discarded as u64 {
         return Err(too_large());

@@ -9,21 +9,65 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 
-/// How long, and for how many bytes, a connection is read after its shutdown: closing it with unread bytes would reset
-/// it, and the client would lose the response.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 1 << 20;
+/// How long a client that was refused may pause while it sends the rest of its request.
+const LINGER_PAUSE: Duration = Duration::from_secs(1);
 
 /// A socket whose writes time out.
 pub(crate) struct ClientIo {
     stream: TcpStream,
-    write_timeout: Duration,
+    limits: IoLimits,
     /// Runs while the client reads nothing.
     stalled: Option<Pin<Box<Sleep>>>,
     state: Arc<SocketState>,
-    lingering: Option<(Pin<Box<Sleep>>, usize)>,
+    lingering: Option<Linger>,
+}
+
+/// What a client may do with its socket.
+#[derive(Clone, Copy)]
+pub(crate) struct IoLimits {
+    /// How long it may read nothing of a response.
+    pub(crate) write_timeout: Duration,
+    /// For how long, and for how many bytes, a connection is read after its shutdown: closing it with unread
+    /// bytes would reset it, and the client would lose the response.
+    pub(crate) linger: Duration,
+    pub(crate) linger_bytes: usize,
+}
+
+/// A connection that is read after its shutdown.
+struct Linger {
+    until: Pin<Box<Sleep>>,
+    /// Runs while the client sends nothing.
+    pause: Pin<Box<Sleep>>,
+    bytes_left: usize,
+}
+
+impl Linger {
+    fn new(limits: &IoLimits) -> Linger {
+        Linger {
+            until: Box::pin(sleep(limits.linger)),
+            pause: Box::pin(sleep(LINGER_PAUSE)),
+            bytes_left: limits.linger_bytes,
+        }
+    }
+
+    /// Discards what the client sends until it has closed its side, or a limit is reached.
+    fn poll(&mut self, cx: &mut Context<'_>, stream: &mut TcpStream) -> Poll<()> {
+        let mut discarded = [0; 16 << 10];
+        while self.bytes_left > 0 && self.until.as_mut().poll(cx).is_pending() {
+            let mut buffer = ReadBuf::new(&mut discarded);
+            match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.bytes_left = self.bytes_left.saturating_sub(buffer.filled().len());
+                    self.pause.as_mut().reset(Instant::now() + LINGER_PAUSE);
+                }
+                Poll::Ready(_) => break,
+                Poll::Pending => return self.pause.as_mut().poll(cx),
+            }
+        }
+        Poll::Ready(())
+    }
 }
 
 /// State shared by a connection's socket and its requests.
@@ -36,8 +80,8 @@ pub(crate) struct SocketState {
 }
 
 impl ClientIo {
-    pub(crate) fn new(stream: TcpStream, write_timeout: Duration) -> ClientIo {
-        ClientIo { stream, write_timeout, stalled: None, state: Arc::default(), lingering: None }
+    pub(crate) fn new(stream: TcpStream, limits: IoLimits) -> ClientIo {
+        ClientIo { stream, limits, stalled: None, state: Arc::default(), lingering: None }
     }
 
     pub(crate) fn state(&self) -> Arc<SocketState> {
@@ -54,7 +98,7 @@ impl ClientIo {
             self.stalled = None;
             return written;
         }
-        let limit = self.write_timeout;
+        let limit = self.limits.write_timeout;
         let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
         ready!(stalled.as_mut().poll(cx));
         Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "write timeout: the client does not read")))
@@ -107,15 +151,7 @@ impl AsyncWrite for ClientIo {
                 return Poll::Ready(Ok(()));
             }
         }
-        let (until, read) = this.lingering.get_or_insert_with(|| (Box::pin(sleep(LINGER)), 0));
-        let mut discarded = [0; 4096];
-        while *read < LINGER_BYTES && until.as_mut().poll(cx).is_pending() {
-            let mut buffer = ReadBuf::new(&mut discarded);
-            match ready!(Pin::new(&mut this.stream).poll_read(cx, &mut buffer)) {
-                Ok(()) if !buffer.filled().is_empty() => *read += buffer.filled().len(),
-                _ => break,
-            }
-        }
-        Poll::Ready(Ok(()))
+        let linger = this.lingering.get_or_insert_with(|| Linger::new(&this.limits));
+        linger.poll(cx, &mut this.stream).map(Ok)
     }
 }

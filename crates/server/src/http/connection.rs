@@ -18,7 +18,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::http::client_io::{ClientIo, SocketState};
+use crate::http::body;
+use crate::http::client_io::{ClientIo, IoLimits, SocketState};
 use crate::http::connection_slots::SlotsFull;
 use crate::http::error::ApiError;
 use crate::state::{App, Stop};
@@ -29,17 +30,31 @@ const PIPELINED: u64 = 16;
 const BUFFER: usize = 64 << 10;
 /// Lifetime of a connection without a slot.
 const HEALTH_ONLY_LIFETIME: Duration = Duration::from_secs(2);
+/// Bytes of a refused request that are read on a connection without a slot.
+const HEALTH_ONLY_BYTES: usize = 1 << 20;
 
 /// Serves a client until it disconnects, or until its last response when the server drains.
 pub(crate) async fn serve(app: Arc<App>, router: Router, stream: TcpStream) {
-    let io = ClientIo::new(stream, app.config.write_timeout);
+    let io = ClientIo::new(
+        stream,
+        IoLimits {
+            write_timeout: app.config.write_timeout,
+            linger: app.config.read_timeout,
+            linger_bytes: body::max_discarded(&app.config),
+        },
+    );
     let requests = Requests { router, app: Arc::clone(&app), pipeline: Pipeline::new(&io), full: None };
     run(app, io, requests).await;
 }
 
 /// Serves a client without a slot: `/health` is answered, anything else refused, and the connection ends soon.
 pub(crate) async fn serve_health(app: Arc<App>, router: Router, stream: TcpStream, full: SlotsFull) {
-    let io = ClientIo::new(stream, HEALTH_ONLY_LIFETIME);
+    let limits = IoLimits {
+        write_timeout: HEALTH_ONLY_LIFETIME,
+        linger: HEALTH_ONLY_LIFETIME,
+        linger_bytes: HEALTH_ONLY_BYTES,
+    };
+    let io = ClientIo::new(stream, limits);
     let requests = Requests { router, app: Arc::clone(&app), pipeline: Pipeline::new(&io), full: Some(full) };
     let _ = timeout(HEALTH_ONLY_LIFETIME, run(app, io, requests)).await;
 }

@@ -16,6 +16,15 @@ pub(crate) struct ApiError {
     pub(crate) code: Option<&'static str>,
     /// Seconds after which the request may be retried.
     pub(crate) retry_after: Option<u32>,
+    /// Of a prompt that is too long: each API has its own words for it.
+    pub(crate) too_long: Option<TooLong>,
+}
+
+/// A prompt, and how long it may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooLong {
+    pub(crate) tokens: usize,
+    pub(crate) max_tokens: usize,
 }
 
 /// The result of a route.
@@ -31,7 +40,14 @@ const PARAMETERS: &[(&str, &str)] = &[
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {
-        ApiError { status, message: message.into(), param: None, code: None, retry_after: None }
+        ApiError {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+            too_long: None,
+        }
     }
 
     /// A 400 response about one parameter.
@@ -47,6 +63,16 @@ impl ApiError {
     /// As [`ApiError::expected`], for a value that is already described.
     pub(crate) fn mismatch(param: &str, expected: impl AsRef<str>, got: &str) -> ApiError {
         ApiError::bad(param, format!("{param}: expected {}, got {got}", expected.as_ref()))
+    }
+
+    /// A prompt or text that does not fit the context. Clients find out by the first words.
+    pub(crate) fn too_long(param: &str, too_long: TooLong) -> ApiError {
+        let TooLong { tokens, max_tokens } = too_long;
+        let message = format!(
+            "{param}: this model's maximum context length is {max_tokens} tokens, but the text has {tokens}"
+        );
+        let error = ApiError::bad(param, message).code("context_length_exceeded");
+        ApiError { too_long: Some(too_long), ..error }
     }
 
     /// More of something than is allowed.
@@ -112,7 +138,13 @@ impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
         let message = error.to_string();
         match (error.fault(), &error) {
-            (_, EngineError::Context { .. } | EngineError::Pages { .. }) => {
+            (_, &EngineError::Context { prompt, max_context, .. }) => {
+                // one token of the context is that of the answer
+                let too_long = Some(TooLong { tokens: prompt, max_tokens: max_context.saturating_sub(1) });
+                let error = ApiError::bad("max_tokens", message).code("context_length_exceeded");
+                ApiError { too_long, ..error }
+            }
+            (_, EngineError::Pages { .. }) => {
                 ApiError::bad("max_tokens", message).code("context_length_exceeded")
             }
             (Fault::Request, EngineError::Range { name, .. } | EngineError::Token { name, .. }) => {

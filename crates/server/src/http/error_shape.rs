@@ -7,7 +7,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, TooLong};
 
 /// An API with its own shape of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +33,22 @@ impl ErrorShape {
         match self {
             ErrorShape::OpenAi => error.json(),
             ErrorShape::Anthropic => {
-                json!({"type": "error", "error": {"type": anthropic_type(error), "message": error.message}})
+                let (kind, message) = (anthropic_type(error), anthropic_message(error));
+                json!({"type": "error", "error": {"type": kind, "message": message}})
             }
             ErrorShape::Ollama => json!({"error": error.message}),
             ErrorShape::Cohere => json!({"message": error.message}),
         }
+    }
+}
+
+/// Clients such as Claude Code read the numbers of a prompt that is too long, and shorten the conversation.
+fn anthropic_message(error: &ApiError) -> String {
+    match error.too_long {
+        Some(TooLong { tokens, max_tokens }) => {
+            format!("prompt is too long: {tokens} tokens > {max_tokens} maximum")
+        }
+        None => error.message.clone(),
     }
 }
 

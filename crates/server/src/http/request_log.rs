@@ -3,12 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::http::auth::Key;
+
 /// What a route reports about its request. Clones share their fields.
 #[derive(Clone)]
 pub(crate) struct RequestLog {
     pub(crate) start: Instant,
-    /// The hash of the client's API key.
-    pub(crate) key: u64,
+    /// The client's API key.
+    pub(crate) key: Key,
     fields: Arc<Mutex<LogFields>>,
 }
 
@@ -24,7 +26,7 @@ pub(crate) struct LogFields {
 }
 
 impl RequestLog {
-    pub(crate) fn new(key: u64) -> RequestLog {
+    pub(crate) fn new(key: Key) -> RequestLog {
         RequestLog { start: Instant::now(), key, fields: Arc::default() }
     }
 

@@ -19,11 +19,6 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
-    /// OpenAI's documented defaults: temperature 1, no truncation.
-    pub fn openai_defaults() -> Sampling {
-        Sampling { temperature: 1.0, ..Sampling::default() }
-    }
-
     /// Whether requests may use this name; Ollama's clients append a tag.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         let has = |name: &str| self.names.iter().any(|known| known == name);

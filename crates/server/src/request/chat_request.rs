@@ -40,7 +40,8 @@ impl ChatRequest {
         let grammar = match chat.tools.forced() {
             None => grammar,
             Some(tools) => {
-                if let Some(requested) = grammar {
+                // a format is that of a text, and a forced call has none
+                if let Some(requested) = grammar.filter(|requested| !requested.is_format()) {
                     let message = format!("tool_choice: cannot be combined with {}", requested.param);
                     return Err(ApiError::bad("tool_choice", message));
                 }

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use crate::request::params::Params;
 
-/// The parameters that may name a user: the older and the newer one of OpenAI.
-pub(crate) const NAMES: &[&str] = &["user", "safety_identifier"];
+/// The parameters that may name a user: the older and the newer one of OpenAI, and that of other servers.
+pub(crate) const NAMES: &[&str] = &["user", "safety_identifier", "user_id"];
 
 /// The same of Anthropic, in which it is the member `user_id`.
 pub(crate) const ANTHROPIC_NAMES: &[&str] = &["metadata"];
@@ -47,6 +47,7 @@ mod tests {
             (r#"{"user": "a", "safety_identifier": "b"}"#, Some("a")),
             (r#"{"user": null, "safety_identifier": "b"}"#, Some("b")),
             (r#"{"metadata": {"user_id": "c", "x": 1}}"#, Some("c")),
+            (r#"{"user_id": "d"}"#, Some("d")),
             (r#"{"metadata": {"x": 1}, "user": 7}"#, None),
             ("{}", None),
         ] {

@@ -128,7 +128,15 @@ fn response_format(mut format: Params) -> Result<Option<Grammar>> {
     Ok(grammar)
 }
 
+/// Parameters for the format of an answer's text; the others constrain whatever is generated.
+const FORMATS: &[&str] = &["response_format", "text.format", "output_config", "format"];
+
 impl RequestedGrammar {
+    /// Whether it is the format of a text.
+    pub(crate) fn is_format(&self) -> bool {
+        FORMATS.contains(&self.param)
+    }
+
     /// Compiles the grammar. `chat` describes the start of a chat answer, which may reason or call a tool first.
     pub(crate) fn compile(
         &self,

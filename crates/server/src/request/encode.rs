@@ -1,9 +1,8 @@
 //! Tokenization of request texts, bounded by the context and by the request's cancellation.
 
-use tern::engine::EngineError;
 use tern::text::{ChatText, EncodeError, EncodeLimit};
 
-use crate::http::error::{ApiError, Result};
+use crate::http::error::{ApiError, Result, TooLong};
 use crate::models::model::ServedModel;
 use crate::request::prepare::Cancel;
 
@@ -29,7 +28,7 @@ impl<'a> Encoder<'a> {
 
     /// The tokens of a plain text.
     pub(crate) fn text(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
-        self.within(text, |limit| self.served.model.tokenizer().encode_within(text, add_special, true, limit))
+        self.within(|limit| self.served.model.tokenizer().encode_within(text, add_special, true, limit))
     }
 
     /// The tokens of a text to embed; with `truncate`, those that do not fit the context are omitted, except the ones that end
@@ -59,51 +58,39 @@ impl<'a> Encoder<'a> {
 
     /// The tokens of a text without control tokens.
     pub(crate) fn plain(&self, text: &str) -> Result<Vec<u32>> {
-        self.within(text, |limit| self.served.model.tokenizer().encode_within(text, false, false, limit))
+        self.within(|limit| self.served.model.tokenizer().encode_within(text, false, false, limit))
     }
 
     /// The tokens of a rendered conversation.
     pub(crate) fn chat(&self, chat: &ChatText) -> Result<Vec<u32>> {
-        self.within(&chat.text, |limit| self.served.model.tokenizer().encode_chat_within(chat, limit))
+        self.within(|limit| self.served.model.tokenizer().encode_chat_within(chat, limit))
     }
 
     /// Checks the number of tokens that a client sent.
     pub(crate) fn tokens(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
-        let max_context = self.max_tokens;
-        match tokens.len() {
-            prompt if prompt > max_context => {
-                Err(EngineError::Context { prompt, max_tokens: 1, max_context }.into())
-            }
-            _ => Ok(tokens),
+        if tokens.len() > self.max_tokens {
+            return Err(self.too_long(tokens.len()));
         }
+        Ok(tokens)
     }
 
     fn within(
         &self,
-        text: &str,
-        encode: impl FnOnce(&EncodeLimit<'_>) -> std::result::Result<Vec<u32>, EncodeError>,
+        encode: impl Fn(&EncodeLimit<'_>) -> std::result::Result<Vec<u32>, EncodeError>,
     ) -> Result<Vec<u32>> {
-        let (context, tokenizer) = (self.max_tokens, self.served.model.tokenizer());
-        let longest = tokenizer.longest_token().unwrap_or(usize::MAX);
-        let most = context.saturating_mul(longest);
-        let bytes = if text.len() > most { tokenizer.tokenised_bytes(text) } else { 0 };
-        if bytes > most {
-            return Err(self.too_long(format!(
-                "{bytes} bytes exceed the context of {context} tokens, which holds at most {most} bytes (the \
-                 longest token has {longest})"
-            )));
-        }
         let cancelled = || self.cancel.is_cancelled();
-        encode(&EncodeLimit { tokens: context, cancelled: &cancelled }).map_err(|error| match error {
-            EncodeError::Tokens(_) => {
-                self.too_long(format!("the text exceeds the context of {context} tokens"))
-            }
-            EncodeError::Cancelled => self.cancel.error(),
-        })
+        let encode = |tokens| match encode(&EncodeLimit { tokens, cancelled: &cancelled }) {
+            Err(EncodeError::Cancelled) => Err(self.cancel.error()),
+            encoded => Ok(encoded.ok()),
+        };
+        match encode(self.max_tokens)? {
+            Some(tokens) => Ok(tokens),
+            // read to its end, because clients shorten a conversation by the number
+            None => Err(self.too_long(encode(usize::MAX)?.map_or(usize::MAX, |tokens| tokens.len()))),
+        }
     }
 
-    fn too_long(&self, message: String) -> ApiError {
-        let param = self.param;
-        ApiError::bad(param, format!("{param}: {message}")).code("context_length_exceeded")
+    fn too_long(&self, tokens: usize) -> ApiError {
+        ApiError::too_long(self.param, TooLong { tokens, max_tokens: self.max_tokens })
     }
 }

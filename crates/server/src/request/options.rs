@@ -7,6 +7,7 @@ use tern::engine::Sampling;
 use tern::{AdapterScales, TokenRules};
 
 use crate::Config;
+use crate::generation::delta::{Report, TokenNames};
 use crate::generation::scoring::Scoring;
 use crate::generation::usage::Usage;
 use crate::http::error::{ApiError, Result};
@@ -29,7 +30,6 @@ pub(crate) fn unparsed(config: &Config) -> Unparsed {
 const ONLY: &[(&str, bool)] = &[
     ("include_reasoning", true),
     ("include_stop_str_in_output", false),
-    ("return_tokens_as_token_ids", false),
     ("separate_reasoning", true),
     ("skip_special_tokens", true),
     ("use_beam_search", false),
@@ -53,6 +53,7 @@ pub(crate) struct Options {
     pub(crate) priority: i32,
     /// Token ids are returned along with the text.
     pub(crate) token_ids: bool,
+    pub(crate) token_names: TokenNames,
     /// What is reported of the prompts; set by routes that can.
     pub(crate) scoring: Scoring,
     pub(crate) adapters: AdapterScales,
@@ -75,6 +76,7 @@ impl Options {
         config: &Config,
         model: &str,
     ) -> Result<Options> {
+        take_ollama_options(params)?;
         for (name, only) in ONLY {
             if params.bool(name)?.is_some_and(|value| value != *only) {
                 return Err(ApiError::bad(*name, format!("{name}: only {only} is supported")));
@@ -107,9 +109,19 @@ impl Options {
             user: clients::name(params),
             priority: params.integer("priority", i32::MIN.into(), i32::MAX.into())?.unwrap_or(0) as i32,
             token_ids: params.bool("return_token_ids")?.unwrap_or(false),
+            token_names: match params.bool("return_tokens_as_token_ids")? {
+                Some(true) => TokenNames::Ids,
+                _ => TokenNames::Texts,
+            },
             scoring: Scoring::default(),
             adapters: adapters::take(params, served, model)?,
         })
+    }
+
+    /// What is reported of the tokens of the text.
+    pub(crate) fn report(&self) -> Report {
+        let Options { token_ids, token_names, .. } = *self;
+        Report { logprobs: self.sampling.logprobs, token_ids, token_names }
     }
 
     /// The sampling parameters of one choice of a prompt; each choice has its own reproducible seed.
@@ -117,6 +129,19 @@ impl Options {
         let seed = self.sampling.seed.wrapping_add(choice as u64);
         Sampling { seed, ..self.sampling.clone() }
     }
+}
+
+/// The members of `options`, in which Ollama's clients send parameters, are parameters unless the body has them
+/// itself.
+fn take_ollama_options(params: &mut Params) -> Result<()> {
+    let Some(options) = params.object("options")? else { return Ok(()) };
+    for (name, value) in options.into_map() {
+        let name = if name == "num_predict" { "max_tokens" } else { name.as_str() };
+        if !Object::OllamaOptions.ignored().contains(&name) {
+            params.add(name, value);
+        }
+    }
+    Ok(())
 }
 
 /// `max_completion_tokens` is the newer name.

@@ -47,6 +47,9 @@ pub(crate) struct Unparsed {
     pub(crate) unknown: UnknownParameters,
 }
 
+/// The member whose members are parameters of the body.
+const EXTRA: &str = "extra_body";
+
 /// Why a body is no JSON.
 pub(crate) fn body_error(error: JsonError) -> ApiError {
     let message = match error {
@@ -93,6 +96,11 @@ impl Params {
         if let Some(value) = self.map.swap_remove(from) {
             self.map.insert(to.to_owned(), value);
         }
+    }
+
+    /// Adds a member, unless the object has it.
+    pub(crate) fn add(&mut self, name: &str, value: Value) {
+        self.map.entry(name).or_insert(value);
     }
 
     /// A member that is not taken.
@@ -247,6 +255,12 @@ impl<'de> Visitor<'de> for Body<'_> {
             } else {
                 params.map.insert(name, members.next_value_seed(values)?);
             }
+        }
+        // what a client writes that has no such argument: others merge it into the body themselves
+        if let Some(Value::Object(extra)) = params.map.get_mut(EXTRA) {
+            let extra = std::mem::take(extra);
+            params.map.swap_remove(EXTRA);
+            params.map.extend(extra);
         }
         Ok(params)
     }

@@ -20,7 +20,7 @@ use crate::http::request_log::RequestLog;
 use crate::models::model::ServedModel;
 use crate::models::registry::Registry;
 use crate::request::params::{Params, Unparsed};
-use crate::response_store::ResponseStore;
+use crate::response_store::KeyResponses;
 use crate::state::{App, Stop};
 
 /// Bodies up to this size have separate workers, so that they never wait for larger ones.
@@ -93,7 +93,8 @@ pub(crate) struct Preparation<'a> {
     pub(crate) served: &'a ServedModel,
     pub(crate) config: &'a Config,
     pub(crate) cancel: &'a Cancel,
-    pub(crate) responses: &'a Arc<ResponseStore>,
+    /// Those of the client's key.
+    pub(crate) responses: &'a KeyResponses,
 }
 
 /// Turns a body into what a route needs.
@@ -148,7 +149,7 @@ impl App {
                 }
             };
             let (config, model, responses) =
-                (self.config.clone(), Arc::clone(&served), Arc::clone(&self.responses));
+                (self.config.clone(), Arc::clone(&served), self.responses(log.key));
             let bytes = body.len();
             let prepared = self.work(bytes, move || {
                 cancel.check()?;

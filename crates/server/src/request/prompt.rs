@@ -13,8 +13,8 @@ use crate::models::model::ServedModel;
 use crate::models::registry::unknown_model;
 use crate::request::conversation;
 use crate::request::encode::Encoder;
-use crate::request::ignored::Object;
 use crate::request::params::Params;
+use crate::request::template_variables;
 use crate::request::tools::Tools;
 
 /// A conversation and the rules for its tools.
@@ -39,7 +39,7 @@ pub(crate) fn now() -> u64 {
 }
 
 impl Chat {
-    pub(crate) fn take(params: &mut Params, config: &Config) -> Result<Chat> {
+    pub(crate) fn take(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Chat> {
         let missing = params.missing("messages");
         let messages = params.array("messages")?.ok_or(missing)?;
         if messages.is_empty() {
@@ -50,7 +50,8 @@ impl Chat {
         }
         let messages = conversation::convert(messages, params)?;
         let (tools, offered) = Tools::take(params, config)?;
-        let mut chat = Chat::new(messages, tools, offered, template_variables(params, config)?);
+        let variables = template_variables::take(params, served, config)?;
+        let mut chat = Chat::new(messages, tools, offered, variables);
         chat.conversation.end = end(params)?;
         Ok(chat)
     }
@@ -145,37 +146,6 @@ fn end(params: &mut Params) -> Result<ChatEnd> {
         (false, Some(false)) => Ok(ChatEnd::Messages),
         (false, _) => Ok(ChatEnd::Answer),
     }
-}
-
-/// Extra variables of the template.
-pub(crate) fn template_variables(params: &mut Params, config: &Config) -> Result<Map<String, Value>> {
-    let mut kwargs = params.object("chat_template_kwargs")?.map(Params::into_map).unwrap_or_default();
-    let bytes = Value::from(kwargs.clone()).to_string().len();
-    if bytes > config.max_template_kwargs {
-        return Err(ApiError::too_many("chat_template_kwargs", bytes, config.max_template_kwargs, "bytes"));
-    }
-    let mut effort = params.string("reasoning_effort")?;
-    // OpenRouter's form
-    if let Some(mut reasoning) = params.object("reasoning")? {
-        effort = effort.or(reasoning.string("effort")?);
-        if reasoning.bool("enabled")? == Some(false) {
-            effort.get_or_insert_with(|| "none".into());
-        }
-        reasoning.integer("max_tokens", 1, i64::MAX)?;
-        reasoning.bool("exclude")?;
-        reasoning.finish(Object::Reasoning, &[])?;
-    }
-    if let Some(effort) = effort {
-        if effort.len() > 32 {
-            return Err(ApiError::expected("reasoning_effort", "at most 32 bytes", &effort.into()));
-        }
-        // the variable that most templates of reasoning models have
-        if effort == "none" {
-            kwargs.entry("enable_thinking").or_insert(false.into());
-        }
-        kwargs.entry("reasoning_effort").or_insert(effort.into());
-    }
-    Ok(kwargs)
 }
 
 /// The requested model name, which must be one of the served model's.

@@ -80,6 +80,9 @@ fn breaker_texts(params: &mut Params, config: &Config) -> Result<Option<Vec<Stri
 }
 
 fn mirostat(params: &mut Params, default: Option<Mirostat>) -> Result<Option<Mirostat>> {
+    if params.peek("mirostat_mode").is_some() {
+        params.rename("mirostat_mode", "mirostat"); // its name in text-generation-webui and KoboldCpp
+    }
     let version = match params.integer("mirostat", 0, 2)? {
         None => default.map(|mirostat| mirostat.version),
         Some(0) => None,

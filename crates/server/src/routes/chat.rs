@@ -30,7 +30,7 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     let Preparation { body, served, config, cancel, .. } = *preparation;
     let mut params = Params::parse(body, unparsed(config))?;
     let model = model_or_adapter(&mut params, served)?;
-    let chat = Chat::take(&mut params, config)?;
+    let chat = Chat::take(&mut params, served, config)?;
     let mut options = Options::take(&mut params, served, config, &model)?;
     options.sampling.logprobs = logprobs(&mut params, config)?;
     let grammar = constraint::take(&mut params)?;

@@ -70,7 +70,7 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     let prompts =
         prompts(prompt, &encoder, config, PromptOptions { n: options.n, echo, add_special, suffix })?;
     options.max_tokens.get_or_insert(DEFAULT_MAX_TOKENS);
-    let (n, token_ids) = (options.n, options.token_ids);
+    let Options { n, token_ids, token_names, .. } = options;
     let tokens = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect();
     let job = TextRequest { prompts: tokens, options, grammar: requested }.job(&encoder)?;
     let tokenizer = served.model.tokenizer();
@@ -82,7 +82,7 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
             Some(id) => bytes(id, false), // a control token has no text
             None => prompt.text.unwrap_or_default(),
         };
-        let first = first.map(|id| bytes(id, true));
+        let first = first.map(|id| token_names.name(id, tokenizer.token_bytes(id, true)));
         let token_ids = token_ids.then_some(prompt.tokens);
         std::iter::repeat_n(PromptEcho { text, scored: first, token_ids }, n)
     };

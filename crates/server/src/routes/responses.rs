@@ -44,20 +44,32 @@ pub(super) async fn input_tokens(
     Ok(super::json(&json!({"object": "response.input_tokens", "input_tokens": tokens})))
 }
 
-pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response> {
-    Ok(super::json(&stored(&app, &id)?.response))
+pub(super) async fn one(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    Path(id): Path<String>,
+) -> Result<Response> {
+    Ok(super::json(&stored(&app, &log, &id)?.response))
 }
 
-pub(super) async fn delete(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response> {
-    match app.responses.remove(&id) {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    Path(id): Path<String>,
+) -> Result<Response> {
+    match app.responses(log.key).remove(&id) {
         true => Ok(super::json(&json!({"id": id, "object": "response", "deleted": true}))),
         false => Err(unknown(&id)),
     }
 }
 
 /// The items that preceded a response's output, newest first as OpenAI lists them.
-pub(super) async fn input_items(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response> {
-    let stored = stored(&app, &id)?;
+pub(super) async fn input_items(
+    State(app): State<Arc<App>>,
+    Extension(log): Extension<RequestLog>,
+    Path(id): Path<String>,
+) -> Result<Response> {
+    let stored = stored(&app, &log, &id)?;
     let data: Vec<&Value> = stored.items[..stored.inputs].iter().rev().collect();
     let id_of = |item: Option<&&Value>| item.map_or(Value::Null, |item| item["id"].clone());
     let (first, last) = (id_of(data.first()), id_of(data.last()));
@@ -66,8 +78,8 @@ pub(super) async fn input_items(State(app): State<Arc<App>>, Path(id): Path<Stri
     ))
 }
 
-fn stored(app: &App, id: &str) -> Result<StoredResponse> {
-    app.responses.get(id).ok_or_else(|| unknown(id))
+fn stored(app: &App, log: &RequestLog, id: &str) -> Result<StoredResponse> {
+    app.responses(log.key).get(id).ok_or_else(|| unknown(id))
 }
 
 fn unknown(id: &str) -> ApiError {

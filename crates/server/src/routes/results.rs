@@ -22,7 +22,7 @@ pub(super) async fn results<T: Clone>(
         requests.iter().step_by(group.max(1)).map(|request| request.prompt.len()).sum();
     let mut requests = requests;
     for request in &mut requests {
-        request.client = clients::client(log.key, request.client);
+        request.client = clients::client(log.key.number(), request.client);
     }
     let work = run(app, served, requests, group, of);
     let results = match app.config.request_timeout {

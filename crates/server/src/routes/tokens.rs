@@ -75,7 +75,7 @@ fn tokens_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
             encoder.text(&text, add_special.unwrap_or(true))?
         }
         None => {
-            let chat = Chat::take(&mut params, config)?;
+            let chat = Chat::take(&mut params, served, config)?;
             params.finish(Object::Body, &[])?;
             chat.prompt(&encoder)?.tokens
         }

@@ -18,7 +18,7 @@ use tern::engine::{
 };
 use tern::formats::{Checkpoint, Value as Metadatum};
 use tern::text::{ChatTemplate, Tokenizer};
-use tern::{AdapterFile, AdapterScales, Model, ModelParts, PartialSampling, Reranker};
+use tern::{AdapterFile, AdapterScales, Model, ModelParts, PartialSampling, Reranker, Sampling};
 use tern_server::{Config, DefaultAdapters, KeepModels, Library, Loader, ServeError, ServedModel, Server};
 use tokio::sync::oneshot;
 
@@ -131,7 +131,7 @@ impl SiteModel {
                 adapters: self.adapters.clone(),
             })
             .with_adapters(AdapterScales::NONE),
-            defaults: ServedModel::openai_defaults(),
+            defaults: PartialSampling::USUAL.over(Sampling::default()),
             default_adapters: DefaultAdapters::default(),
         }
     }

@@ -73,6 +73,16 @@ pub(super) fn check(source: &str, syntax: &SyntaxConfig) -> Result<(), TemplateE
     Ok(())
 }
 
+/// Whether an expression names a variable. Names of members, after a dot, are none.
+pub(super) fn has_variable(source: &str, syntax: &SyntaxConfig, name: &str) -> bool {
+    let mut after_dot = false;
+    tokenize(source, false, syntax.clone()).map_while(Result::ok).any(|(token, _)| {
+        let is_variable = !after_dot && matches!(token, Token::Ident(found) if found == name);
+        after_dot = matches!(token, Token::Dot);
+        is_variable
+    })
+}
+
 /// The contents of one `{{ }}` or `{% %}`.
 #[derive(Default)]
 struct Tag {

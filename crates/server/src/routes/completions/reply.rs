@@ -123,7 +123,7 @@ impl Reply {
 
     fn logprobs(&mut self, at: usize, token: TokenLogprob) -> Logprobs {
         let offset = self.offsets[at];
-        self.offsets[at] += token.token.token.chars().count();
+        self.offsets[at] += token.token.chars();
         let mut top = Map::new();
         for best in token.top_logprobs.into_iter().chain([token.token.clone()]) {
             top.insert(best.token, decimal(best.logprob));

@@ -43,7 +43,7 @@ enum Kind {
 impl Block {
     fn json(&self) -> Value {
         match &self.kind {
-            Kind::Text => json!({"type": "text", "text": self.text, "citations": null}),
+            Kind::Text => json!({"type": "text", "text": self.text}),
             Kind::Thinking => json!({"type": "thinking", "thinking": self.text, "signature": ""}),
             Kind::Call { id, name } => {
                 // the input is an object; arguments that were cut off are not

@@ -13,7 +13,8 @@ use crate::request::ignored::Object;
 use crate::request::options::{Options, unparsed};
 use crate::request::params::{Params, Unparsed};
 use crate::request::prepare::Preparation;
-use crate::request::prompt::{Chat, model_or_adapter, template_variables};
+use crate::request::prompt::{Chat, model_or_adapter};
+use crate::request::template_variables;
 use crate::request::tools::{Function, ToolChoice, Tools, check_sizes};
 
 /// Parameters that are not supported, and why.
@@ -53,8 +54,7 @@ pub(super) fn take(preparation: &Preparation<'_>, answers: bool) -> Result<Messa
     let system = params.take("system");
     let messages = input::messages(system, messages, &params)?;
     let (tools, offered) = tools(&mut params, config)?;
-    let mut variables = template_variables(&mut params, config)?;
-    thinking(&mut params, &mut variables)?;
+    let mut variables = template_variables::take(&mut params, served, config)?;
     let grammar = output_config(&mut params, &mut variables)?;
     let options = Options::take(&mut params, served, config, &model)?;
     params.finish(Object::Body, REFUSED)?;
@@ -109,27 +109,6 @@ fn tools(params: &mut Params, config: &Config) -> Result<(Tools, Vec<Value>)> {
     choice.finish(Object::Format, &[])?;
     tools.choose(Some(chosen))?;
     Ok((tools, offered))
-}
-
-/// `thinking`, as the variable that most templates of reasoning models have.
-fn thinking(params: &mut Params, variables: &mut Map<String, Value>) -> Result<()> {
-    let Some(mut thinking) = params.object("thinking")? else { return Ok(()) };
-    let kind = thinking.required_string("type")?;
-    let enabled = match kind.as_str() {
-        "enabled" => Some(true),
-        "disabled" => Some(false),
-        "adaptive" => None,
-        _ => {
-            let expected = "\"enabled\", \"disabled\" or \"adaptive\"";
-            return Err(ApiError::expected("thinking.type", expected, &kind.into()));
-        }
-    };
-    if let Some(enabled) = enabled {
-        variables.entry("enable_thinking").or_insert(enabled.into());
-    }
-    thinking.integer("budget_tokens", 0, i64::MAX)?;
-    thinking.string("display")?;
-    thinking.finish(Object::Reasoning, &[])
 }
 
 /// `output_config`: the effort of reasoning, and a schema of the answer.

@@ -17,7 +17,6 @@ use crate::http::error::{ApiError, Result};
 use crate::http::request_log::RequestLog;
 use crate::request::encode::Encoder;
 use crate::request::ignored::Object;
-use crate::request::options::unparsed;
 use crate::request::params::Params;
 use crate::request::prepare::{Preparation, Prepare};
 use crate::request::prompt::model_name;
@@ -99,7 +98,7 @@ fn take(
     texts: impl FnOnce(&mut Params) -> Result<Vec<String>>,
 ) -> Result<EmbedRequest> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
-    let mut params = Params::parse(body, unparsed(config))?;
+    let mut params = Params::parse(body, parameters::unparsed(config))?;
     take_name(&mut params);
     let model = model_name(&mut params, served)?;
     let texts = texts(&mut params)?;

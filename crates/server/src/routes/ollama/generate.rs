@@ -24,10 +24,10 @@ use crate::request::conversation;
 use crate::request::encode::Encoder;
 use crate::request::gap::Gap;
 use crate::request::ignored::Object;
-use crate::request::options::unparsed;
 use crate::request::params::Params;
 use crate::request::prepare::{Preparation, Prepare};
 use crate::request::prompt::{Chat, model_or_adapter};
+use crate::request::template_variables;
 use crate::request::text_request::TextRequest;
 use crate::request::tools::Tools;
 use crate::state::App;
@@ -153,7 +153,7 @@ struct Common {
 }
 
 fn common(preparation: &Preparation<'_>) -> Result<Common> {
-    let mut params = Params::parse(preparation.body, unparsed(preparation.config))?;
+    let mut params = Params::parse(preparation.body, parameters::unparsed(preparation.config))?;
     take_name(&mut params);
     let model = model_or_adapter(&mut params, preparation.served)?;
     let stream = params.bool("stream")?.unwrap_or(true);
@@ -170,7 +170,7 @@ fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let messages = params.array("messages")?.unwrap_or_default();
     let options = parameters::options(&mut params, served, config, &model)?;
     let grammar = parameters::format(&mut params)?;
-    let variables = parameters::think(&mut params)?;
+    let variables = template_variables::take(&mut params, served, config)?;
     let (tools, offered) = Tools::take(&mut params, config)?;
     if messages.len() > config.max_messages {
         return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
@@ -222,7 +222,7 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     }
     let options = parameters::options(&mut params, served, config, &model)?;
     let grammar = parameters::format(&mut params)?;
-    let variables = parameters::think(&mut params)?;
+    let variables = template_variables::take(&mut params, served, config)?;
     params.finish(Object::Body, REFUSED)?;
     if prompt.is_empty() && system.is_none() && suffix.is_none() {
         return Ok(OllamaRequest { prepared: None, keep_alive, model });

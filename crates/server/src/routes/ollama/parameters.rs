@@ -1,4 +1,4 @@
-//! The parameters of Ollama's API: `options`, `format`, `think` and `keep_alive`.
+//! The parameters of Ollama's API: `options`, `format` and `keep_alive`.
 
 use std::time::Duration;
 
@@ -11,12 +11,17 @@ use crate::models::model::ServedModel;
 use crate::request::constraint::RequestedGrammar;
 use crate::request::ignored::Object;
 use crate::request::json::integer;
-use crate::request::options::Options;
-use crate::request::params::Params;
+use crate::request::options::{self, Options};
+use crate::request::params::{Params, Unparsed};
 
 /// Options that are not supported, and why.
 const REFUSED: &[(&str, &str)] =
     &[("n", "a request has one answer"), ("tfs_z", "tail-free sampling is not supported")];
+
+/// How bodies are parsed.
+pub(super) fn unparsed(config: &Config) -> Unparsed {
+    Unparsed { kept: &["keep_alive"], ..options::unparsed(config) }
+}
 
 /// How long a model stays loaded after a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,23 +82,6 @@ pub(super) fn format(params: &mut Params) -> Result<Option<RequestedGrammar>> {
         Some(other) => return Err(ApiError::expected("format", "\"json\" or a JSON schema", &other)),
     };
     Ok(Some(RequestedGrammar { grammar, param: "format" }))
-}
-
-/// `think`: a flag or an effort, as variables of the template.
-pub(super) fn think(params: &mut Params) -> Result<Map<String, Value>> {
-    let mut variables = Map::new();
-    match params.take("think") {
-        None => {}
-        Some(Value::Bool(enabled)) => {
-            variables.insert("enable_thinking".into(), enabled.into());
-        }
-        Some(Value::String(effort)) if effort.len() <= 32 => {
-            variables.insert("enable_thinking".into(), true.into());
-            variables.insert("reasoning_effort".into(), effort.into());
-        }
-        Some(other) => return Err(ApiError::expected("think", "true, false or an effort", &other)),
-    }
-    Ok(variables)
 }
 
 /// `keep_alive`: seconds, or a duration such as `5m`; a negative one is forever.

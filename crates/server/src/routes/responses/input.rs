@@ -10,10 +10,10 @@ use crate::request::conversation::arguments_of;
 use crate::request::ignored::Object;
 use crate::request::json::Values;
 use crate::request::params::Params;
-use crate::response_store::ResponseStore;
+use crate::response_store::KeyResponses;
 
 /// The items of `input`, each with an id; a text becomes a message of the user. References are resolved.
-pub(super) fn items(input: Value, store: &ResponseStore) -> Result<Vec<Value>> {
+pub(super) fn items(input: Value, store: &KeyResponses) -> Result<Vec<Value>> {
     let items = match input {
         Value::String(text) => {
             vec![
@@ -26,7 +26,7 @@ pub(super) fn items(input: Value, store: &ResponseStore) -> Result<Vec<Value>> {
     items.into_iter().enumerate().map(|(at, item)| with_id(item, at, store)).collect()
 }
 
-fn with_id(mut item: Value, at: usize, store: &ResponseStore) -> Result<Value> {
+fn with_id(mut item: Value, at: usize, store: &KeyResponses) -> Result<Value> {
     let id = item["id"].as_str();
     // some clients send a reference without a type
     if item["type"] == "item_reference"
@@ -197,11 +197,15 @@ fn text(content: Value, member: &str, item: &Params) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::http::auth::Key;
     use crate::request::params::Unparsed;
+    use crate::response_store::ResponseStore;
 
     fn converted(input: Value) -> Result<Vec<Message>> {
-        let store = ResponseStore::new(0, 0);
+        let store = Arc::new(ResponseStore::new(0, 0)).of(Key::NONE);
         let body = Params::parse(b"{}", Unparsed::default()).unwrap();
         messages(Some("Be brief."), &items(input, &store)?, &body)
     }

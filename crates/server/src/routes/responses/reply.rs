@@ -1,7 +1,5 @@
 //! A response under construction: its items, and the events that stream them.
 
-use std::sync::Arc;
-
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tern::text::Part;
@@ -15,7 +13,7 @@ use crate::http::frames::Frames;
 use crate::ids;
 use crate::request::json::decimal;
 use crate::request::prompt::now;
-use crate::response_store::{ResponseStore, StoredResponse};
+use crate::response_store::{KeyResponses, StoredResponse};
 
 /// The items that precede a response's output.
 pub(super) struct Conversation {
@@ -32,7 +30,7 @@ pub(super) struct ReplyOptions {
     /// The names of free-form tools.
     pub(super) custom: Vec<String>,
     /// Where the response is stored, and what precedes it.
-    pub(super) store: Option<(Arc<ResponseStore>, Conversation)>,
+    pub(super) store: Option<(KeyResponses, Conversation)>,
 }
 
 /// A response.

@@ -1,7 +1,5 @@
 //! The parameters of a response.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value, json};
 use tern::grammar::Grammar;
 
@@ -15,7 +13,8 @@ use crate::request::json::decimal;
 use crate::request::options::{Options, unparsed};
 use crate::request::params::{Params, Unparsed};
 use crate::request::prepare::Preparation;
-use crate::request::prompt::{Chat, model_or_adapter, template_variables};
+use crate::request::prompt::{Chat, model_or_adapter};
+use crate::request::template_variables;
 
 /// Parameters that are not supported, and why.
 const REFUSED: &[(&str, &str)] = &[
@@ -61,7 +60,7 @@ pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
 
     let (items, inputs, messages) = conversation(&mut params, preparation)?;
     let tools = tools::take(&mut params, config)?;
-    let variables = template_variables(&mut params, config)?;
+    let variables = template_variables::take(&mut params, served, config)?;
     let (logprobs, encrypted) = included(&mut params, config.max_top_logprobs)?;
     let format = text_format(&mut params)?;
     let grammar = match (format, constraint::take(&mut params)?) {
@@ -90,7 +89,7 @@ pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
         ("truncation".into(), if truncate { "auto" } else { "disabled" }.into()),
     ]);
     let conversation = Conversation { items, inputs };
-    let store = store.then(|| (Arc::clone(preparation.responses), conversation));
+    let store = store.then(|| (preparation.responses.clone(), conversation));
     let options_of_reply =
         ReplyOptions { logprobs: logprobs.is_some(), encrypted, custom: tools.custom, store };
     let reply = Reply::new(fields, options_of_reply);

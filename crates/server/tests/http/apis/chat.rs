@@ -199,6 +199,35 @@ fn logprobs_have_bytes_and_alternatives() {
 }
 
 #[test]
+fn logprobs_may_name_tokens_by_their_ids() {
+    let site = site();
+    let ids = site.tokenizer.encode("Once é", false, true);
+    let names: Vec<String> = ids.iter().map(|id| format!("token_id:{id}")).collect();
+    let more = json!({"logprobs": true, "top_logprobs": 2, "return_tokens_as_token_ids": true});
+    let content = choice(&site.chat("Once é", more))["logprobs"]["content"].clone();
+    for ((entry, name), id) in content.as_array().unwrap().iter().zip(&names).zip(&ids) {
+        assert_eq!((&entry["token"], &entry["top_logprobs"][0]["token"]), (&json!(name), &json!(name)));
+        assert!(entry["top_logprobs"][1]["token"].as_str().unwrap().starts_with("token_id:"));
+        assert_eq!(entry["bytes"], json!(site.tokenizer.token_bytes(*id, true)));
+    }
+    // in a completion the texts of the echoed prompt, too, and the offsets stay those of the text
+    let completion = |as_ids: bool| {
+        let body = json!({
+            "prompt": "One é<answer>", "echo": true, "logprobs": 1, "max_tokens": 2,
+            "return_tokens_as_token_ids": as_ids,
+        });
+        site.post("/v1/completions", body).json()["choices"][0]["logprobs"].clone()
+    };
+    let (texts, ids) = (completion(false), completion(true));
+    assert_eq!(texts["text_offset"], ids["text_offset"]);
+    let tokens = ids["tokens"].as_array().unwrap();
+    assert!(tokens.iter().all(|token| token.as_str().unwrap().starts_with("token_id:")), "{ids}");
+    let best =
+        |at: usize| ids["top_logprobs"][at].as_object().unwrap().contains_key(tokens[at].as_str().unwrap());
+    assert!(ids["top_logprobs"][0].is_null() && best(1));
+}
+
+#[test]
 fn token_ids_are_returned_on_request() {
     let site = Site::new(Setup::default());
     for path in ["/v1/chat/completions", "/v1/completions"] {
@@ -231,6 +260,15 @@ fn reasoning_is_separated() {
     let reply = site.chat("Hm, <b>.</think>\n\nYes.", more.clone());
     let message = choice(&reply)["message"].clone();
     assert_eq!((&message["reasoning_content"], &message["content"]), (&json!("Hm, <b>."), &json!("Yes.")));
+    for same in
+        [json!({"enable_thinking": true}), json!({"thinking": {"type": "enabled"}}), json!({"think": "high"})]
+    {
+        assert_eq!(
+            choice(&site.chat("Hm, <b>.</think>\n\nYes.", same.clone()))["message"],
+            message,
+            "{same}"
+        );
+    }
     assert!(reply.json()["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 2);
     let mut more = more;
     more["stream"] = true.into();

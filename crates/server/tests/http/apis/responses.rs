@@ -2,6 +2,7 @@
 //! OpenAI's client (`scripts/clients_test.py`).
 
 use serde_json::{Value, json};
+use tern_server::Config;
 
 use crate::support::recorded;
 use crate::support::{HERMES, Setup, Site};
@@ -95,6 +96,45 @@ fn stored_responses_are_continued_listed_and_deleted() {
     assert_eq!((reply.status, &reply.json()["error"]["param"]), (404, &json!("previous_response_id")));
     let kept = site.post("/v1/responses", json!({"input": "say:a", "store": false})).json();
     assert_eq!(site.get(&format!("/v1/responses/{}", kept["id"].as_str().unwrap())).status, 404);
+}
+
+#[test]
+fn stored_responses_belong_to_the_key_that_made_them() {
+    let config = Config { api_keys: vec!["first".into(), "second".into()], ..Config::default() };
+    let site = Site::new(Setup { config, template: Some(HERMES), ..Setup::default() });
+    let send = |key: (&str, &str), method: &str, path: &str, body: Value| {
+        site.send(method, path, &[key], body.to_string().as_bytes())
+    };
+    let (first, second) = (("authorization", "Bearer first"), ("authorization", "Bearer second"));
+    let made = send(first, "POST", "/v1/responses", json!({"input": "say:one"})).json();
+    let (id, item) = (made["id"].as_str().unwrap(), made["output"][0]["id"].as_str().unwrap());
+    let path = format!("/v1/responses/{id}");
+    let unknown = send(second, "GET", "/v1/responses/resp_0", json!({}));
+    for (method, path) in
+        [("GET", path.clone()), ("GET", format!("{path}/input_items")), ("DELETE", path.clone())]
+    {
+        let reply = send(second, method, &path, json!({}));
+        assert_eq!(
+            (reply.status, reply.message()),
+            (404, unknown.message().replace("resp_0", id)),
+            "{method} {path}"
+        );
+    }
+    let refused = |more: Value, status: u16| {
+        let reply = send(second, "POST", "/v1/responses", more);
+        assert_eq!(reply.status, status, "{}", reply.text);
+    };
+    refused(json!({"input": "a", "previous_response_id": id}), 404);
+    refused(
+        json!({"input": [{"type": "item_reference", "id": item}, {"role": "user", "content": "a"}]}),
+        400,
+    );
+    // the same key in another header
+    let own = ("x-api-key", "first");
+    assert_eq!(send(own, "GET", &path, json!({})).json(), made);
+    let next = send(own, "POST", "/v1/responses", json!({"input": "say:two", "previous_response_id": id}));
+    assert_eq!(next.json()["output"][0]["content"][0]["text"], "two");
+    assert_eq!(send(own, "DELETE", &path, json!({})).json()["deleted"], true);
 }
 
 #[test]

@@ -104,6 +104,34 @@ fn a_call_can_be_forced() {
 }
 
 #[test]
+fn a_forced_call_may_have_a_format_of_texts_beside_it() {
+    let site = hermes();
+    let body = |name: &str, value: Value| {
+        let tools = json!([tool("add")]);
+        json!({"tools": tools, "tool_choice": "required", "max_tokens": 150, name: value})
+    };
+    let text = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"x\": 12}}\n</tool_call>";
+    let schema = json!({"type": "object", "required": ["y"]});
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema}});
+    let got = choice(&site.chat(text, body("response_format", format)));
+    assert_eq!(got["message"]["tool_calls"][0]["function"]["name"], "add", "{got}");
+    // as the library `instructor` sends it
+    let response = json!({
+        "input": format!("say:{text}"), "max_output_tokens": 150,
+        "tool_choice": {"type": "function", "name": "add"},
+        "tools": [{"type": "function", "name": "add", "parameters": {"type": "object"}}],
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": schema}},
+    });
+    let got = site.post("/v1/responses", response).json();
+    assert_eq!(got["output"][0]["type"], "function_call", "{got}");
+    let refused = site.chat(text, body("guided_regex", json!("a")));
+    assert_eq!(
+        (refused.status, refused.message()),
+        (400, "tool_choice: cannot be combined with guided_regex".into())
+    );
+}
+
+#[test]
 fn only_allowed_tools_are_offered_and_called() {
     let site = hermes();
     let choice_of = |mode: &str, names: &[&str]| {

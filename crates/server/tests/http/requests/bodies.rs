@@ -76,7 +76,8 @@ fn ignored_parameters_are_skipped_regardless_of_size() {
 fn token_ids_do_not_count_as_values() {
     let site = Site::new(Setup::default());
     let reply = site.post("/v1/completions", json!({"prompt": vec![1; 2 * VALUES]}));
-    assert_eq!(reply.message(), "262144 prompt tokens and 1 to generate do not fit the context of 512");
+    let message = "prompt: this model's maximum context length is 512 tokens, but the text has 262144";
+    assert_eq!(reply.message(), message);
     let reply = site.post("/detokenize", json!({"tokens": vec![1; 2 * VALUES]}));
     assert_eq!(reply.status, 200);
     let body = format!("{{\"prompt\": {}}}", lists(VALUES));

@@ -24,45 +24,38 @@ fn code(value: &Value) -> (&Value, &Value) {
 }
 
 #[test]
-fn a_text_that_cannot_fit_is_refused_by_its_bytes() {
+fn a_text_that_does_not_fit_is_refused_with_its_tokens_and_the_limit() {
     let site = Site::new(Setup::default());
-    let longest = site.tokenizer.longest_token().unwrap();
-    let (most, bytes) = (512 * longest, 512 * longest + 1);
-    let text = "a".repeat(bytes);
-    let message = format!(
-        "{bytes} bytes exceed the context of 512 tokens, which holds at most {most} bytes (the longest token has \
-         {longest})"
-    );
-    for (path, param, body) in [
-        ("/v1/completions", "prompt", json!({"prompt": text})),
-        ("/v1/embeddings", "input", json!({"input": ["a", text]})),
-    ] {
-        let reply = site.post(path, body);
-        assert_eq!((reply.status, reply.message()), (400, format!("{param}: {message}")));
-        assert_eq!(code(&reply.json()), (&json!("context_length_exceeded"), &json!(param)));
+    // a few tokens too many, and far too many
+    for text in ["1 ".repeat(600), "a".repeat(50_000)] {
+        let tokens = site.tokenizer.encode(&text, true, true).len();
+        for (path, param, body) in [
+            ("/v1/completions", "prompt", json!({"prompt": text})),
+            ("/v1/completions", "prompt", json!({"prompt": vec![1; tokens]})),
+            ("/v1/embeddings", "input", json!({"input": ["a", text]})),
+        ] {
+            let reply = site.post(path, body);
+            let message = format!(
+                "{param}: this model's maximum context length is 512 tokens, but the text has {tokens}"
+            );
+            assert_eq!((reply.status, reply.message()), (400, message));
+            assert_eq!(code(&reply.json()), (&json!("context_length_exceeded"), &json!(param)));
+        }
+        let messages = json!({"messages": [{"role": "user", "content": text}]});
+        // /tokenize has no limit
+        let count = site.post("/tokenize", messages.clone()).json()["count"].clone();
+        let message = |param: &str| {
+            format!("{param}: this model's maximum context length is 512 tokens, but the text has {count}")
+        };
+        assert_eq!(site.post("/v1/chat/completions", messages.clone()).message(), message("messages"));
+        assert_eq!(site.post("/v1/responses", json!({"input": text})).message(), message("input"));
+        let mut anthropic = messages;
+        anthropic["max_tokens"] = 5.into();
+        let reply = site.post("/v1/messages", anthropic).json();
+        let words = format!("prompt is too long: {count} tokens > 512 maximum");
+        let error = json!({"type": "invalid_request_error", "message": words});
+        assert_eq!(reply, json!({"type": "error", "error": error}));
     }
-    let reply = site.chat(&text, json!({}));
-    assert_eq!((reply.status, code(&reply.json()).0), (400, &json!("context_length_exceeded")));
-    // /tokenize has no limit
-    assert_eq!(site.post("/tokenize", json!({"prompt": "a ".repeat(9000)})).status, 200);
-}
-
-#[test]
-fn encoding_ends_at_the_context() {
-    let site = Site::new(Setup::default());
-    let text = "1 ".repeat(1000);
-    for (path, param, body) in [
-        ("/v1/completions", "prompt", json!({"prompt": text})),
-        ("/v1/embeddings", "input", json!({"input": text})),
-        ("/v1/chat/completions", "messages", json!({"messages": [{"role": "user", "content": text}]})),
-    ] {
-        let reply = site.post(path, body);
-        let message = format!("{param}: the text exceeds the context of 512 tokens");
-        assert_eq!((reply.status, reply.message()), (400, message));
-        assert_eq!(code(&reply.json()), (&json!("context_length_exceeded"), &json!(param)));
-    }
-    let reply = site.post("/v1/completions", json!({"prompt": vec![1; 600]}));
-    assert_eq!(reply.message(), "600 prompt tokens and 1 to generate do not fit the context of 512");
 }
 
 #[test]

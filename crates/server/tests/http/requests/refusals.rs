@@ -152,7 +152,7 @@ fn chats() {
     let regex = site.post("/v1/chat/completions", with("guided_regex", json!("a(")));
     assert_eq!((regex.status, &regex.json()["error"]["param"]), (400, &json!("guided_regex")));
     let long = site.chat(&"word ".repeat(1000), json!({}));
-    assert_eq!(long.message(), "messages: the text exceeds the context of 512 tokens");
+    assert_eq!(long.json()["error"]["code"], "context_length_exceeded");
     assert_eq!(site.handle.stats().tokens_generated, 0);
 }
 
@@ -287,8 +287,16 @@ fn parameters_without_effect_are_accepted() {
         "max_tokens": -1, "reasoning": {"effort": "low"}, "cache_control": {"type": "ephemeral"},
         "skip_special_tokens": true, "seed": -5, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1,
     });
-    let reply = site.chat("fine", more);
-    assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+    let others = json!({
+        "id": "x", "user_id": "me", "keep_alive": "5m", "num_ctx": 1_000_000,
+        "extra_body": {"trace": {}, "top_k": 3},
+        "options": {"num_ctx": 4096, "num_gpu": 1, "top_p": 0.9}, "mirostat_mode": 0, "think": false,
+        "enable_thinking": false, "thinking": {"type": "disabled"}, "return_tokens_as_token_ids": false,
+    });
+    for more in [more, others] {
+        let reply = site.chat("fine", more);
+        assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+    }
     let part = json!({"type": "text", "text": "say:fine", "cache_control": {"type": "ephemeral"}});
     let messages = json!([
         {"role": "assistant", "content": "a", "reasoning_details": [], "timestamp": 1, "tool_calls": [
@@ -299,6 +307,42 @@ fn parameters_without_effect_are_accepted() {
     let tools = json!([{"type": "function", "cache_control": {}, "function": {"name": "f", "strict": true}}]);
     let reply = site.post("/v1/chat/completions", json!({"messages": messages, "tools": tools}));
     assert_eq!(reply.json()["choices"][0]["message"]["content"], "fine", "{}", reply.text);
+}
+
+#[test]
+fn members_of_extra_body_and_options_are_parameters() {
+    let site = Site::new(Setup::default());
+    let tokens = |more: Value| site.chat("endless", more).json()["usage"]["completion_tokens"].clone();
+    // as the Python client merges it
+    assert_eq!(tokens(json!({"extra_body": {"max_tokens": 3}, "max_tokens": 9})), 3);
+    assert_eq!(tokens(json!({"options": {"num_predict": 4}})), 4);
+    assert_eq!(tokens(json!({"options": {"num_predict": 4}, "max_tokens": 5})), 5);
+    for (more, message) in [
+        (json!({"extra_body": {"num_beams": 4}}), "unknown parameter: \"num_beams\""),
+        (json!({"extra_body": 5}), "unknown parameter: \"extra_body\""),
+        (json!({"options": {"num_beams": 4}}), "unknown parameter: \"num_beams\""),
+        (json!({"options": []}), "options: expected an object, got an array of 0"),
+        (json!({"mirostat_mode": 3}), "mirostat_mode: expected an integer from 0 to 2, got 3"),
+    ] {
+        assert_eq!(site.chat("a", more).message(), message);
+    }
+}
+
+#[test]
+fn parameters_that_a_request_omits_have_the_defaults_of_the_model() {
+    let site = Site::new(Setup::default()); // those of `tern run`: 0.8, 40, 0.95 and 0.05
+    let defaults = &site.get("/props").json()["default_generation_settings"]["params"];
+    let want = json!({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0});
+    assert_eq!(*defaults, want);
+    let sampling = |more: Value| {
+        let mut body = json!({"input": "say:a"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let reply = site.post("/v1/responses", body).json();
+        (reply["temperature"].as_f64().unwrap(), reply["top_p"].as_f64().unwrap())
+    };
+    assert_eq!(sampling(json!({})), (0.8, 0.95));
+    assert_eq!(sampling(json!({"temperature": 1})), (1.0, 0.95)); // each on its own
+    assert_eq!(sampling(json!({"top_p": 1})), (0.8, 1.0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ fn settings_and_special_tokens_are_those_of_the_model() {
     assert_eq!(get("/version"), json!({"version": env!("CARGO_PKG_VERSION")}));
     let props = get("/props");
     assert_eq!(props["default_generation_settings"]["n_ctx"], LIMITS.max_context);
-    assert_eq!(props["default_generation_settings"]["params"]["temperature"], 1.0, "{props}");
+    assert_eq!(props["default_generation_settings"]["params"]["temperature"], 0.8, "{props}");
     assert_eq!((&props["total_slots"], &props["model_alias"]), (&json!(LIMITS.max_seqs), &json!("parrot")));
     let info = get("/tokenizer_info");
     let tokenizer = &site.tokenizer;

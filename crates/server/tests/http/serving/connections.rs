@@ -100,11 +100,12 @@ fn a_client_without_a_key_gets_the_reason_before_the_close() {
     let site = Site::new(Setup { config, ..Setup::default() });
     let get = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(2);
     // it gets the response even if it is still sending
-    let post = format!(
-        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 300000\r\n\r\n{}",
-        " ".repeat(300_000)
-    );
-    for request in [get, post] {
+    let post = |bytes: usize| {
+        let head =
+            format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bytes}\r\n\r\n");
+        head + &" ".repeat(bytes)
+    };
+    for request in [get, post(300_000), post(15 << 20)] {
         let mut bytes = Vec::new();
         connect(&site, request.as_bytes()).read_to_end(&mut bytes).unwrap();
         let reply = parse(&bytes);
