@@ -45,7 +45,7 @@ pub(crate) fn ps(args: &PsArgs) -> CliResult<()> {
             number(&model["context_length"]),
             text(&details["quantization_level"]),
             text(&details["parameter_size"]),
-            text(&model["expires_at"]),
+            text(&model["expires_at"]).replace(".000000000", ""),
         ]
     });
     let heads = ["model", "memory", "context", "format", "weights", "loaded until"].map(String::from);

@@ -171,8 +171,9 @@ mod tests {
         let error = Name::parse("smolm2").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no model named 'smolm2' (did you mean smollm2 or smollm3 or smollm2:360m or smollm2:1.7b?): want a known name (stories, smollm2, gemma3-270m, \
-             tinyllama-iq2, or a short one such as llama3.2:1b: `tern list`), a .gguf file, a folder that contains one, or a hub repository as org/repo[:QUANT]"
+            "no model named 'smolm2' (did you mean smollm2 or smollm3 or smollm2:360m or smollm2:1.7b?): want a \
+             known name (stories, smollm2, gemma3-270m, tinyllama-iq2, or a short one such as llama3.2:1b: `tern list`), a \
+             .gguf file, a folder that contains one, or a hub repository as org/repo[:QUANT]"
         );
         for (text, close) in [("story", "stories?"), ("gema3", "gemma3 or "), ("lama3.2", "llama3.2 or ")] {
             let error = Name::parse(text).unwrap_err().to_string();
