@@ -3,6 +3,8 @@
 mod bench;
 mod bench_serve;
 mod doctor;
+pub(crate) mod habits;
+mod models;
 mod samplers;
 mod sampling;
 mod serve;
@@ -13,24 +15,31 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use tern::formats::quantize::{Keep, Recipe};
 use tern::{AdapterFile, Device, ExpertPlacement};
 
 pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsArgs, BenchWhat};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
+pub(crate) use self::models::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs};
 pub(crate) use self::samplers::SamplerArgs;
 pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
-use self::values::{MaxTokens, Seed, positive};
+use self::values::positive;
+pub(crate) use self::values::{MaxTokens, Seed, top_k};
 
 /// Language models at the speed of memory.
 #[derive(Debug, Parser)]
-#[command(name = "tern", version, about, propagate_version = true)]
+#[command(name = "tern", version, about, propagate_version = true, after_help = AFTER_HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// Below the commands.
+const AFTER_HELP: &str = "\
+Flags may also be set in a file (`tern config` shows which), and the default model by TERN_MODEL.";
 
 /// A year in seconds, the longest timeout.
 pub(crate) const YEAR: u64 = 365 * 24 * 3600;
@@ -67,11 +76,31 @@ pub(crate) enum Command {
     Synth(SynthArgs),
     /// Download a model by name
     Pull {
-        /// A known name such as `smollm2`, or org/repo[:QUANT] on the Hugging Face hub
+        /// A known name such as `smollm2` or `qwen3:0.6b`, or org/repo[:QUANT] on the Hugging Face hub
         name: String,
     },
     /// List local models and known model names
-    List,
+    List(ListArgs),
+    /// Show a model in short: architecture, size, context, quantization, chat template, sampling parameters
+    Show(ShowArgs),
+    /// Delete a downloaded model
+    Rm(RmArgs),
+    /// List the models that a running server has loaded
+    Ps(PsArgs),
+    /// Unload a model of a running server
+    Stop(StopArgs),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write man pages
+    Man {
+        /// Folder that gets a page per command [default: the first page to stdout]
+        folder: Option<PathBuf>,
+    },
+    /// Show the config file and its settings
+    Config,
     /// Show detected hardware and verify that devices compute correct results; with -m, compare a model on the device with
     /// the CPU
     Doctor(DoctorArgs),
@@ -113,10 +142,6 @@ pub(crate) struct ModelArgs {
     /// All of them are used; in `serve` requests choose them by name
     #[arg(long, value_name = "NAME=FILE[:SCALE]")]
     pub(crate) lora: Vec<AdapterFile>,
-    /// Flag of llama.cpp, refused with advice (also -ngl)
-    #[arg(long = "n-gpu-layers", alias = "gpu-layers", value_name = "N", hide = true, value_parser = values::gpu_layers,
-        allow_negative_numbers = true)]
-    _gpu_layers: Option<Infallible>,
     /// Read the file into memory instead of mapping it, so that later changes to the file have no effect
     #[arg(long)]
     pub(crate) no_mmap: bool,
@@ -159,7 +184,7 @@ pub(crate) struct PartialSamplingArgs {
 }
 
 /// All sampling parameters of one text.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     #[command(flatten)]
@@ -212,10 +237,6 @@ pub(crate) struct RunArgs {
     /// With --json, report the K most probable tokens at each position
     #[arg(long, value_name = "K", requires = "json")]
     pub(crate) logprobs: Option<usize>,
-    /// Flag of llama.cpp, refused with advice
-    #[arg(short = 'p', long = "prompt", value_name = "TEXT", hide = true, value_parser = values::flag_of_prompt,
-        allow_hyphen_values = true)]
-    _prompt_flag: Option<Infallible>,
     /// The prompt; piped stdin is appended after a blank line, and `-` is stdin alone
     pub(crate) prompt: String,
     /// A prompt without quotes, or a model name before it
@@ -239,10 +260,12 @@ pub(crate) struct ChatArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
         allow_negative_numbers = true)]
     pub(crate) max_tokens: MaxTokens,
-    /// Flag of llama.cpp, refused with advice
-    #[arg(short = 'p', long = "prompt", value_name = "TEXT", hide = true, value_parser = values::flag_of_prompt,
-        allow_hyphen_values = true)]
-    _prompt_flag: Option<Infallible>,
+    /// Do not wrap the answers at the width of the terminal
+    #[arg(long)]
+    pub(crate) no_wrap: bool,
+    /// Do not read or write the history of typed lines (`chat_history` in $XDG_STATE_HOME/tern)
+    #[arg(long)]
+    pub(crate) no_history: bool,
 }
 
 #[derive(Debug, Args)]

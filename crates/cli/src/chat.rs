@@ -1,23 +1,46 @@
 //! `tern chat`: a conversation in the terminal.
 
 mod conversation;
+mod input;
 mod line;
+mod parameters;
+mod saved;
+mod wrap;
 
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rustyline::error::ReadlineError;
-use tern::{Chat, Delta, Model, Request, TextStream};
+use tern::{Chat, Delta, Message, Model, Request, TextStream, units};
 
 use self::conversation::{Conversation, Space};
-use self::line::{Command, Line, help};
+use self::input::{Input, Typed};
+use self::line::{Action, HINT, Line, help};
+use self::parameters::Parameters;
+use self::wrap::Wrap;
 use crate::args::ChatArgs;
 use crate::error::{CliError, CliResult};
-use crate::process::terminal;
+use crate::process::{folders, terminal};
 use crate::run::{TimedAnswer, read_answer};
+
+/// A conversation with a model.
+struct Session<'a> {
+    args: &'a ChatArgs,
+    model: Model,
+    parameters: Parameters,
+    conversation: Conversation,
+    /// Set by Ctrl-C, ends the answer.
+    stop: Arc<AtomicBool>,
+}
+
+/// What follows a command.
+enum Next {
+    Continue,
+    Exit,
+}
 
 pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
     args.sampling.check()?;
@@ -30,98 +53,188 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
     let flag = Arc::clone(&stop);
     ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed))
         .map_err(|e| CliError::message(format!("cannot install the Ctrl-C handler: {e}")))?;
-    let mut editor = rustyline::DefaultEditor::new().map_err(|e| CliError::message(e.to_string()))?;
+    // what a program pipes in is not typed again
+    let keeps = !args.no_history && std::io::stdin().is_terminal();
+    let mut input = Input::open(folders::state().filter(|_| keeps).map(|state| state.join("chat_history")))?;
     if !args.model.quiet {
-        eprintln!("tern: {}", help());
+        eprintln!("tern: {HINT}");
     }
-    let mut conversation = Conversation::new(args.system.as_deref());
-    loop {
-        let line = match editor.readline("> ") {
-            Ok(line) => line,
-            Err(ReadlineError::Interrupted) => continue,
-            Err(ReadlineError::Eof) => return Ok(()),
-            Err(e) => return Err(CliError::message(e.to_string())),
-        };
-        let message = match Line::parse(&line) {
-            Line::Empty => continue,
-            Line::Message(message) => message,
-            Line::Command(Command::Exit) => return Ok(()),
-            Line::Command(Command::Clear) => {
-                conversation.clear();
-                continue;
-            }
-            Line::Command(Command::Help) => {
-                eprintln!("tern: {}", help());
-                continue;
-            }
-            Line::Refused(why) => {
-                eprintln!("tern: {why}");
-                continue;
-            }
-        };
-        // the history is a convenience: errors are ignored
-        let _ = editor.add_history_entry(message);
-        conversation.ask(message);
-        stop.store(false, Ordering::Relaxed);
-        match answer(args, &model, &mut conversation, &stop) {
-            Ok(answer) => {
-                if !args.model.quiet {
-                    eprintln!("({})", answer.speed());
+    let conversation = Conversation::new(args.system.as_deref());
+    let mut session = Session { args, model, parameters: Parameters::new(args), conversation, stop };
+    while let Some(typed) = input.next()? {
+        let message = match &typed {
+            Typed::Block(text) if text.trim().is_empty() => continue,
+            Typed::Block(text) => text.as_str(),
+            Typed::Line(line) => match Line::parse(line) {
+                Line::Empty => continue,
+                Line::Message(message) => message,
+                Line::Command(action, arguments) => match session.command(action, arguments) {
+                    Ok(Next::Continue) => continue,
+                    Ok(Next::Exit) => return Ok(()),
+                    Err(why) => {
+                        eprintln!("tern: {why}");
+                        continue;
+                    }
+                },
+                Line::Refused(why) => {
+                    eprintln!("tern: {why}");
+                    continue;
                 }
-                conversation.answer(&answer.answer.text);
+            },
+        };
+        session.ask(message, input.width().filter(|_| !args.no_wrap))?;
+    }
+    Ok(())
+}
+
+impl Session<'_> {
+    /// Executes a command; an error is one sentence.
+    fn command(&mut self, action: Action, arguments: &str) -> Result<Next, String> {
+        match action {
+            Action::Exit => return Ok(Next::Exit),
+            Action::Help => show(&help()),
+            Action::Clear => self.conversation.clear(),
+            Action::Show => show(&self.state()),
+            Action::System => self.system(arguments),
+            Action::Set => match arguments.split_once(char::is_whitespace).unwrap_or((arguments, "")) {
+                ("", _) => show(&self.parameters.table(&self.model)),
+                ("system", text) => self.system(text.trim_start()),
+                (name, value) => self.parameters.set(name, value.trim())?,
+            },
+            Action::Save => {
+                let messages = self.conversation.messages();
+                saved::save(Path::new(arguments), self.model.name(), &messages)?;
+                self.note(&format!("{arguments}: {}", messages_of(messages.len())));
             }
-            // later messages would fail too
-            Err(e) if e.is_closed_pipe() || model.handle().ended().is_some() => return Err(e),
-            Err(e) => {
-                eprintln!("tern: {e}");
-                conversation.remove_last();
+            Action::Load => {
+                let (system, turns) = saved::load(Path::new(arguments))?;
+                self.note(&format!(
+                    "{arguments}: {}",
+                    messages_of(turns.len() + usize::from(system.is_some()))
+                ));
+                self.conversation = Conversation::of(system.as_deref(), turns);
             }
         }
+        Ok(Next::Continue)
+    }
+
+    fn note(&self, text: &str) {
+        if !self.args.model.quiet {
+            eprintln!("tern: {text}");
+        }
+    }
+
+    /// `/system TEXT`: sets, removes (with empty quotes) or shows the system message.
+    fn system(&mut self, text: &str) {
+        match text {
+            "" => show(self.conversation.system().unwrap_or("no system message")),
+            "\"\"" => self.conversation.set_system(None),
+            text => self.conversation.set_system(Some(text)),
+        }
+    }
+
+    /// The model, the used context, the system message and the parameters.
+    fn state(&self) -> String {
+        let model = &self.model;
+        let mut text = format!("model      {}\n", tern::formats::shown(model.name()));
+        if let Some(facts) = model.facts() {
+            let weights = units::thousands(facts.parameters);
+            text += &format!("           {}, {weights} weights, {}\n", facts.arch, facts.format);
+        }
+        let messages = self.conversation.messages();
+        let used = match messages.len() {
+            0 => Ok(0),
+            _ => model.encode_chat(&self.rendered(messages.iter().cloned())).map(|tokens| tokens.len()),
+        };
+        let used = used.map_or_else(|e| e.to_string(), |used| units::thousands(used as u64));
+        let (context, count) = (units::thousands(model.context() as u64), messages_of(messages.len()));
+        text += &format!("context    {used} of {context} tokens are used by {count}\n");
+        text += &format!("system     {}\n", self.conversation.system().unwrap_or("none"));
+        text + "parameters\n" + &self.parameters.table(model)
+    }
+
+    fn rendered(&self, messages: impl IntoIterator<Item = Message>) -> Chat {
+        Chat { template_variables: self.parameters.template_variables(), ..Chat::new(messages) }
+    }
+
+    /// Sends a message and shows the answer; an error that ends the conversation is returned.
+    fn ask(&mut self, message: &str, width: Option<usize>) -> CliResult<()> {
+        self.conversation.ask(message);
+        self.stop.store(false, Ordering::Relaxed);
+        match self.answer(width) {
+            Ok(answer) => {
+                if !self.args.model.quiet {
+                    eprintln!("({})", answer.speed());
+                }
+                self.conversation.answer(&answer.answer.text);
+            }
+            // later messages would fail too
+            Err(e) if e.is_closed_pipe() || self.model.handle().ended().is_some() => return Err(e),
+            Err(e) => {
+                eprintln!("tern: {e}");
+                self.conversation.remove_last();
+            }
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, width: Option<usize>) -> CliResult<TimedAnswer> {
+        let (context, requested) = (self.model.context(), self.parameters.max_tokens.0);
+        // reserve a quarter of the context for the answer, or -n tokens up to half of it
+        let reserve = requested.map_or(context / 4, |n| n.min(context / 2));
+        let variables = self.parameters.template_variables();
+        let fitted = self.conversation.fit(Space { context, reserve }, |messages| {
+            let chat = Chat { template_variables: variables.clone(), ..Chat::new(messages.iter().cloned()) };
+            Ok(self.model.encode_chat(&chat)?.len())
+        })?;
+        if fitted.dropped > 0 {
+            let turns = if fitted.dropped == 1 { "turn was" } else { "turns were" };
+            eprintln!(
+                "tern: the context of {context} tokens is full: the oldest {} {turns} dropped (/clear starts a new conversation)",
+                fitted.dropped
+            );
+        }
+        let left = self.model.max_tokens(fitted.tokens, None)?;
+        let chat = self.rendered(self.conversation.messages());
+        let request = Request {
+            input: tern::Input::Chat(chat),
+            max_tokens: Some(requested.map_or(left, |n| n.min(left))),
+            separate: false,
+            ..self.parameters.sampling.apply(Request::chat([]))
+        };
+        let stream = self.model.stream(request)?;
+        let mut out = std::io::stdout().lock();
+        let is_terminal = out.is_terminal();
+        let mut wrap = width.filter(|_| is_terminal).map(Wrap::new);
+        let answer = read_answer(
+            stream,
+            |stream| next_unless(stream, &self.stop),
+            |text| {
+                let text = terminal::model_text(text, is_terminal);
+                match &mut wrap {
+                    Some(wrap) => out.write_all(wrap.push(&text).as_bytes())?,
+                    None => out.write_all(text.as_bytes())?,
+                }
+                out.flush()?;
+                Ok(())
+            },
+        )?;
+        writeln!(out, "{}", wrap.map_or(String::new(), |mut wrap| wrap.finish()))?;
+        if answer.finish() == "length" && requested.is_none_or(|n| n > left) {
+            eprintln!("tern: the answer is incomplete: the context of {context} tokens is full");
+        }
+        Ok(answer)
     }
 }
 
-fn answer(
-    args: &ChatArgs,
-    model: &Model,
-    conversation: &mut Conversation,
-    stop: &AtomicBool,
-) -> CliResult<TimedAnswer> {
-    let (context, requested) = (model.context(), args.max_tokens.0);
-    // reserve a quarter of the context for the answer, or -n tokens up to half of it
-    let reserve = requested.map_or(context / 4, |n| n.min(context / 2));
-    let fitted = conversation.fit(Space { context, reserve }, |messages| {
-        Ok(model.encode_chat(&Chat::new(messages.iter().cloned()))?.len())
-    })?;
-    if fitted.dropped > 0 {
-        let turns = if fitted.dropped == 1 { "turn was" } else { "turns were" };
-        eprintln!(
-            "tern: the context of {context} tokens is full: the oldest {} {turns} dropped (/clear starts a new conversation)",
-            fitted.dropped
-        );
-    }
-    let left = model.max_tokens(fitted.tokens, None)?;
-    let request = Request {
-        max_tokens: Some(requested.map_or(left, |n| n.min(left))),
-        separate: false,
-        ..args.sampling.apply(Request::chat(conversation.messages()))
-    };
-    let stream = model.stream(request)?;
-    let mut out = std::io::stdout().lock();
-    let is_terminal = out.is_terminal();
-    let answer = read_answer(
-        stream,
-        |stream| next_unless(stream, stop),
-        |text| {
-            out.write_all(terminal::model_text(text, is_terminal).as_bytes())?;
-            out.flush()?;
-            Ok(())
-        },
-    )?;
-    writeln!(out)?;
-    if answer.finish() == "length" && requested.is_none_or(|n| n > left) {
-        eprintln!("tern: the answer is incomplete: the context of {context} tokens is full");
-    }
-    Ok(answer)
+/// Writes what a command shows to stderr, as all that is not the model's text; control characters are escaped.
+fn show(text: &str) {
+    let text = terminal::model_text(text.trim_end(), true).into_owned() + "\n";
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}
+
+fn messages_of(count: usize) -> String {
+    if count == 1 { "1 message".into() } else { format!("{count} messages") }
 }
 
 /// The next piece, or none once `stop` is set: checked every millisecond, also during a long prefill.

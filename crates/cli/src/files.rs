@@ -3,4 +3,6 @@
 pub(crate) mod convert;
 pub(crate) mod inspect;
 pub(crate) mod models;
+pub(crate) mod remove;
+pub(crate) mod show;
 pub(crate) mod synth;

@@ -9,23 +9,26 @@ macro_rules! eprintln {
     };
 }
 
+mod api;
 mod args;
 mod bench;
 mod chat;
+mod command_line;
 mod doctor;
 mod error;
 mod files;
 mod load;
+mod manual;
+mod nearest;
 mod process;
 mod run;
+mod running;
 mod serve;
+mod settings;
 mod texts;
 mod top;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
-
-use clap::Parser;
 
 use crate::args::{BenchWhat, Cli, Command};
 use crate::error::CliResult;
@@ -37,7 +40,10 @@ static ALLOCATOR: out_of_memory::WithReserve = out_of_memory::WithReserve;
 fn main() -> ExitCode {
     process::bus_error::explain();
     out_of_memory::prepare();
-    ExitCode::from(report(dispatch(Cli::parse_from(long_flags(std::env::args_os())))))
+    ExitCode::from(match command_line::parse(std::env::args_os()) {
+        Ok(cli) => report(dispatch(cli)),
+        Err(ended) => ended.report(),
+    })
 }
 
 /// Prints the error, if any, and returns the exit code.
@@ -51,23 +57,6 @@ fn report(result: CliResult<()>) -> u8 {
             1
         }
     }
-}
-
-/// Accepts llama.cpp's -hf, -np and -ngl: clap has no flags with one dash and several letters.
-fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    let mut plain = false; // after `--`
-    args.map(move |arg| {
-        plain |= arg == "--";
-        match arg.to_str() {
-            Some("-hf") if !plain => "--hf".into(),
-            Some("-np") if !plain => "--parallel".into(),
-            Some(text) if !plain && text.starts_with("-ngl") => match &text[4..] {
-                "" => "--n-gpu-layers".into(),
-                layers => format!("--n-gpu-layers={}", layers.trim_start_matches('=')).into(),
-            },
-            _ => arg,
-        }
-    })
 }
 
 fn dispatch(cli: Cli) -> CliResult<()> {
@@ -129,6 +118,13 @@ fn dispatch(cli: Cli) -> CliResult<()> {
             doctor::doctor(&args)
         }
         Command::Pull { name } => files::models::pull(&name),
-        Command::List => files::models::list(),
+        Command::List(args) => files::models::list(&args),
+        Command::Show(args) => files::show::show(&args),
+        Command::Rm(args) => files::remove::remove(&args),
+        Command::Ps(args) => running::ps(&args),
+        Command::Stop(args) => running::stop(&args),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { folder } => manual::man(folder.as_deref()),
+        Command::Config => command_line::config(),
     }
 }

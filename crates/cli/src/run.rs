@@ -12,6 +12,9 @@ use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
 use crate::process::{stdin, terminal};
 
+/// Tokens that a speed is measured over, at least.
+const MIN_TOKENS: usize = 8;
+
 /// An answer with its timing.
 pub(crate) struct TimedAnswer {
     pub(crate) answer: Answer,
@@ -27,18 +30,16 @@ impl TimedAnswer {
         self.answer.finish.map_or("cancelled", FinishReason::as_str)
     }
 
-    /// `12 prompt tokens at 1,200/s, 180 tokens at 741/s`
+    /// `12 prompt tokens at 1,200/s, 180 tokens at 741/s`; the speed of a few tokens says nothing and is omitted.
     pub(crate) fn speed(&self) -> String {
         let (prompt, tokens) = (self.answer.prompt_tokens, self.answer.tokens.len());
         let decoded = tokens.saturating_sub(1); // the first token comes with the prompt
-        let mut text = format!(
-            "{prompt} prompt tokens at {}, {tokens} tokens",
-            units::rate(prompt, self.prompt_seconds)
-        );
-        if decoded > 0 {
-            text += &format!(" at {}", units::rate(decoded, self.decode_seconds));
-        }
-        text
+        let rate = |count: usize, seconds: f64| match count >= MIN_TOKENS {
+            true => format!(" at {}", units::rate(count, seconds)),
+            false => String::new(),
+        };
+        let (prompt_rate, rate) = (rate(prompt, self.prompt_seconds), rate(decoded, self.decode_seconds));
+        format!("{prompt} prompt tokens{prompt_rate}, {tokens} tokens{rate}")
     }
 
     fn to_json(&self, model: &Model, seed: u64) -> serde_json::Value {
@@ -129,6 +130,7 @@ fn names_a_model(prompt: &str) -> bool {
     let name = text.rsplit('/').next().unwrap_or(&text);
     !text.contains(char::is_whitespace)
         && (tern::hub::KNOWN.iter().any(|known| known.name == text)
+            || tern::hub::Short::named(&text).is_some()
             || name.ends_with(".gguf")
             || (text.contains('/') && name.contains("gguf"))
             || FAMILIES.iter().any(of_family))
@@ -211,6 +213,19 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_speed_of_a_few_tokens_is_omitted() {
+        let speed = |prompt: usize, tokens: usize| {
+            let sampled = vec![tern::Sampled::default(); tokens];
+            let answer = Answer { prompt_tokens: prompt, tokens: sampled, ..Answer::default() };
+            TimedAnswer { answer, prompt_seconds: 0.5, decode_seconds: 2.0 }.speed()
+        };
+        assert_eq!(speed(5, 3), "5 prompt tokens, 3 tokens");
+        assert_eq!(speed(5, 8), "5 prompt tokens, 8 tokens");
+        assert_eq!(speed(100, 9), "100 prompt tokens at 200/s, 9 tokens at 4.0/s");
+        assert_eq!(speed(1, 0), "1 prompt tokens, 0 tokens");
+    }
 
     #[test]
     fn model_names_are_distinguished_from_texts() {

@@ -34,6 +34,8 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     }
     let keys = api_keys(&args)?;
     args.samplers.over(args.sampling.sampling().over(Sampling::default())).check()?;
+    // a file that is missing fails before anything listens
+    args.model.model.iter().try_for_each(|name| tern::hub::local(name).map(|_| ()))?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;

@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 
 use tern::formats::shown;
 
+use crate::api::Server;
 use crate::args::TopArgs;
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
 use tern::units;
-
-/// Maximum size of a response.
-const MAX_BYTES: u64 = 8 << 20;
 
 /// The metrics at one time.
 struct Sample {
@@ -82,12 +80,12 @@ fn label(labels: &str, name: &str) -> Option<String> {
 
 pub(crate) fn top(args: &TopArgs) -> CliResult<()> {
     let base = &args.url;
-    let key = args.api_key.clone().or_else(|| std::env::var("TERN_API_KEY").ok());
+    let server = Server::new(base, args.api_key.as_deref());
     let mut out = std::io::stdout().lock();
     let live = out.is_terminal() && !args.once;
     let mut before: Option<Sample> = None;
     loop {
-        let sample = Sample::parse(&fetch(&format!("{base}/metrics"), key.as_deref())?, Instant::now());
+        let sample = Sample::parse(&server.get("/metrics")?, Instant::now());
         let text = table(base, &sample, before.as_ref());
         if live {
             write!(out, "\x1b[H\x1b[2J{text}")?; // home, clear
@@ -101,16 +99,6 @@ pub(crate) fn top(args: &TopArgs) -> CliResult<()> {
         before = Some(sample);
         std::thread::sleep(Duration::from_secs_f64(args.interval));
     }
-}
-
-fn fetch(url: &str, key: Option<&str>) -> CliResult<String> {
-    let mut request = ureq::get(url).config().timeout_global(Some(Duration::from_secs(10))).build();
-    if let Some(key) = key {
-        request = request.header("authorization", &format!("Bearer {key}"));
-    }
-    let failed = |e: ureq::Error| CliError::message(format!("{url}: {e}"));
-    let mut answer = request.call().map_err(failed)?;
-    answer.body_mut().with_config().limit(MAX_BYTES).read_to_string().map_err(failed)
 }
 
 fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {

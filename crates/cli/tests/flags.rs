@@ -27,6 +27,14 @@ fn flags_of_other_programs_are_refused_with_advice() {
         (&["serve", "--n-gpu-layers", "-1"], "use --device auto, cpu, cuda or cuda:N"),
         (&["run", "-p", PROMPT], "the prompt is an argument of `run`, not a flag"),
         (&["chat", "-p", "-x"], "not a flag"),
+        (&["run", "--verbose", PROMPT], "tip: not needed: memory and speed are printed without it"),
+        (&["run", "-f", "prompt.txt"], "tip: the prompt of a file is read from stdin: tern run - < FILE"),
+        (
+            &["run", "--prompt-cache", "x", PROMPT],
+            "tip: not needed: equal beginnings of prompts are computed once",
+        ),
+        (&["run", "--n-predict", "8", PROMPT], "tip: the number of tokens is -n or --max-tokens"),
+        (&["serve", "-fa", "on"], "tip: not needed: attention"),
         (&["run", "llama3", "Why is the sky blue?"], "select a model with -m: tern run -m MODEL PROMPT"),
         (
             &["run", "-n", "-2", PROMPT],

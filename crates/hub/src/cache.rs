@@ -25,6 +25,15 @@ pub(crate) fn find(name: &RepoName, config: &Config) -> Result<Option<PathBuf>, 
     several.map_or(Ok(None), Err)
 }
 
+/// All files of the cached GGUF model that `name` refers to, the first one first.
+pub(crate) fn find_files(name: &RepoName, config: &Config) -> Option<Vec<PathBuf>> {
+    snapshots(&name.folder(config)).iter().find_map(|snapshot| {
+        let files = files(snapshot);
+        let chosen = select::choose(&name.repo, files.iter().map(String::as_str), name.quant.as_deref());
+        Some(chosen.ok()?.files().iter().map(|file| snapshot.join(file)).collect())
+    })
+}
+
 /// The snapshots of a repository's folder: `refs/main` first, then by age, newest first.
 pub(crate) fn snapshots(folder: &Path) -> Vec<PathBuf> {
     let main = folder.join("refs/main");

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 pub enum HubError {
     /// The name has none of the accepted forms, or is not in the table.
     #[error(
-        "no model named '{name}'{close}: want a known name ({known}), a .gguf file, a folder that contains one, \
+        "no model named '{name}'{close}: want a known name ({known}, or a short one such as llama3.2:1b: \
+         `tern list`), a .gguf file, a folder that contains one, \
          or a hub repository as org/repo[:QUANT]"
     )]
     Unknown {
@@ -180,6 +181,23 @@ pub enum HubError {
         hub: Box<HubError>,
         /// The error of the package.
         package: Box<HubError>,
+    },
+    /// The file that a short name means cannot be downloaded.
+    #[error(
+        "{name} is {file} ({size}) of {repo} on the Hugging Face hub: {why}; to get it by hand, download it from \
+         https://huggingface.co/{repo} on another machine and select it with -m FILE"
+    )]
+    Short {
+        /// The requested name.
+        name: &'static str,
+        /// The file, or the quantization.
+        file: &'static str,
+        /// Its size.
+        size: String,
+        /// The repository.
+        repo: &'static str,
+        /// The error of the hub.
+        why: Box<HubError>,
     },
     /// A file system error.
     #[error("{}: {source}", path.display())]

@@ -10,7 +10,7 @@
 //! assert_eq!(resolve("stories", &config, false, &Silent)?, Source::Embedded("stories"));
 //!
 //! let error = resolve("smollm", &config, false, &Silent).unwrap_err().to_string();
-//! assert!(error.starts_with("no model named 'smollm' (did you mean smollm2?)"));
+//! assert!(error.starts_with("no model named 'smollm' (did you mean smollm2"));
 //! # Ok::<(), tern_hub::HubError>(())
 //! ```
 
@@ -31,6 +31,7 @@ mod progress;
 mod repo;
 mod resolve;
 mod select;
+mod short;
 
 #[cfg(test)]
 mod fake;
@@ -43,3 +44,4 @@ pub use known::{HubFile, KNOWN, Known, Part, Registry};
 pub use list::{Entry, Location, list};
 pub use progress::{Progress, Silent};
 pub use resolve::{Source, download, local, pull, resolve};
+pub use short::{SHORT, Short};

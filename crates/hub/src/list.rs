@@ -6,6 +6,7 @@ use crate::known::KNOWN;
 use crate::name::RepoName;
 use crate::resolve::present;
 use crate::select::Chosen;
+use crate::short::{SHORT, Short};
 use crate::{Config, cache, select};
 
 /// Where a model is stored.
@@ -24,6 +25,8 @@ pub enum Location {
 pub struct Entry {
     /// The name to load it by.
     pub name: String,
+    /// Other names that mean the same file.
+    pub aliases: Vec<String>,
     /// A one-line description from the table, or the file's name in its repository.
     pub about: String,
     /// The licence, if the table has it.
@@ -34,12 +37,20 @@ pub struct Entry {
     pub location: Location,
 }
 
-/// The known names, then all other models in the hub cache.
+impl Entry {
+    /// Whether the model has this name.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.aliases.iter().any(|alias| alias == name)
+    }
+}
+
+/// The known names, then the short names, then all other models in the hub cache.
 pub fn list(config: &Config) -> Vec<Entry> {
     let mut entries: Vec<Entry> = KNOWN
         .iter()
         .map(|known| Entry {
             name: known.name.to_string(),
+            aliases: vec![],
             about: known.about.to_string(),
             licence: Some(known.licence),
             bytes: known.bytes,
@@ -50,6 +61,14 @@ pub fn list(config: &Config) -> Vec<Entry> {
             },
         })
         .collect();
+    entries.extend(SHORT.iter().map(|short| {
+        let (bytes, location) = match cache::find_files(&short.repo(), config) {
+            Some(files) => (files.iter().map(|f| size(f)).sum(), Location::File(files[0].clone())),
+            None => (short.bytes, Location::Missing),
+        };
+        let (name, about) = (short.names[0].to_string(), short.about.to_string());
+        Entry { name, aliases: aliases(short), about, licence: None, bytes, location }
+    }));
     for repo in cache::repositories(config) {
         for entry in cached(&repo, config) {
             if entries.iter().all(|e| e.location != entry.location) {
@@ -58,6 +77,14 @@ pub fn list(config: &Config) -> Vec<Entry> {
         }
     }
     entries
+}
+
+/// The other names of a short name's file.
+fn aliases(short: &Short) -> Vec<String> {
+    let latest = short.names.iter().filter(|name| !name.contains(':')).map(|name| format!("{name}:latest"));
+    let others = short.names[1..].iter().map(|name| name.to_string());
+    let label = select::label_of(short.file).map(|label| format!("{}:{label}", short.repo));
+    others.chain(latest).chain([short.repo().to_string()]).chain(label).collect()
 }
 
 /// The complete models of one cached repository, without duplicates from several snapshots.
@@ -71,7 +98,8 @@ fn cached(repo: &RepoName, config: &Config) -> Vec<Entry> {
             if entries.iter().all(|e| e.about != about) {
                 let bytes = files.iter().map(|f| size(&snapshot.join(f))).sum();
                 let location = Location::File(snapshot);
-                entries.push(Entry { name: repo.repo.clone(), about, licence: None, bytes, location });
+                let (name, aliases) = (repo.repo.clone(), vec![]);
+                entries.push(Entry { name, aliases, about, licence: None, bytes, location });
             }
             continue;
         }
@@ -86,6 +114,7 @@ fn cached(repo: &RepoName, config: &Config) -> Vec<Entry> {
             let quant = quant.unwrap_or_else(|| select::base(&about).to_string());
             entries.push(Entry {
                 name: RepoName { repo: repo.repo.clone(), quant: Some(quant) }.to_string(),
+                aliases: vec![],
                 bytes: group.files.iter().map(|f| size(&snapshot.join(f))).sum(),
                 location: Location::File(snapshot.join(&about)),
                 licence: None,

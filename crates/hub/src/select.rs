@@ -136,6 +136,11 @@ fn matching<'g>(groups: &'g [Group], quant: &str) -> Vec<&'g Group> {
     if fit.is_empty() { groups.iter().filter(by_words).collect() } else { fit }
 }
 
+/// The quantization in a file's name, in capitals.
+pub(crate) fn label_of(file: &str) -> Option<String> {
+    ggufs([file]).first()?.label()
+}
+
 /// The range of the quantization in a path without extension: the last word that is one.
 fn label(stem: &str) -> Option<(usize, usize)> {
     let mut end = stem.len();

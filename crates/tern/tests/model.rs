@@ -230,7 +230,7 @@ fn a_model_in_f32_has_keys_and_values_in_f32_unless_fewer_bits_are_requested() {
             LoadOptions { kv_cells, device: Device::Cpu, threads: Some(1), ..LoadOptions::default() };
         let quant = tern::quant::by_name(format).unwrap();
         let opened = OpenedModel::random(shape, quant, &options, &Silent).unwrap();
-        let backend = options.device.open(options.threads).unwrap();
+        let backend = options.device.open(options.device_options()).unwrap();
         let capacity = Capacity {
             pages: 4,
             page_len: PAGE_LEN,

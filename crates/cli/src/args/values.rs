@@ -135,16 +135,6 @@ pub(crate) fn bias(text: &str) -> Result<(u32, f32), String> {
     parts.ok_or_else(|| "expected a token id and a number, such as 42=-100".into())
 }
 
-/// Refuses every value: all layers are on one device.
-pub(crate) fn gpu_layers(_: &str) -> Result<Infallible, String> {
-    Err("Tern runs all layers on one device: use --device auto, cpu, cuda or cuda:N".into())
-}
-
-/// Refuses every value: the prompt is an argument.
-pub(crate) fn flag_of_prompt(_: &str) -> Result<Infallible, String> {
-    Err("the prompt is an argument of `run`, not a flag: tern run \"Once upon a time\"".into())
-}
-
 /// Refuses every value: there is one prompt.
 pub(crate) fn second_prompt(_: &str) -> Result<Infallible, String> {
     Err("expected one prompt, quoted if it contains spaces; select a model with -m: tern run -m MODEL PROMPT"

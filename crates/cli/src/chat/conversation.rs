@@ -31,6 +31,19 @@ impl Conversation {
         Conversation { system: system.map(Message::system), messages: vec![] }
     }
 
+    /// A system message and turns of a user and an assistant.
+    pub(crate) fn of(system: Option<&str>, turns: Vec<Message>) -> Conversation {
+        Conversation { messages: turns, ..Conversation::new(system) }
+    }
+
+    pub(crate) fn system(&self) -> Option<&str> {
+        self.system.as_ref().map(|message| message.content.as_str())
+    }
+
+    pub(crate) fn set_system(&mut self, text: Option<&str>) {
+        self.system = text.map(Message::system);
+    }
+
     /// Removes all messages except the system message.
     pub(crate) fn clear(&mut self) {
         self.messages.clear();

@@ -1,19 +1,67 @@
 //! A line of input in `tern chat`: a message or a command.
 
-/// A command of `tern chat`.
+/// What a command of `tern chat` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum Action {
+    Set,
+    System,
+    Show,
+    Save,
+    Load,
     Clear,
     Help,
     Exit,
 }
 
-/// Names and descriptions. No command takes arguments.
-const COMMANDS: &[(&str, Command, &str)] = &[
-    ("/clear", Command::Clear, "starts a new conversation"),
-    ("/help", Command::Help, "shows this help"),
-    ("/exit", Command::Exit, "quits"),
-    ("/quit", Command::Exit, "quits (as does Ctrl-D)"),
+/// What follows the name of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Arguments {
+    None,
+    Required(&'static str),
+    Optional(&'static str),
+}
+
+/// A command: its names, what follows them, and what it does.
+struct Command {
+    names: &'static [&'static str],
+    arguments: Arguments,
+    action: Action,
+    does: &'static str,
+}
+
+const fn command(
+    names: &'static [&'static str],
+    arguments: Arguments,
+    action: Action,
+    does: &'static str,
+) -> Command {
+    Command { names, arguments, action, does }
+}
+
+const COMMANDS: &[Command] = &[
+    command(
+        &["/set"],
+        Arguments::Optional("PARAMETER VALUE"),
+        Action::Set,
+        "sets a parameter; alone it lists all",
+    ),
+    command(
+        &["/system"],
+        Arguments::Optional("TEXT"),
+        Action::System,
+        "sets the system message; alone it shows it, and /system \"\" removes it",
+    ),
+    command(
+        &["/show"],
+        Arguments::None,
+        Action::Show,
+        "shows the model, its parameters and the used context",
+    ),
+    command(&["/save"], Arguments::Required("FILE"), Action::Save, "writes the conversation to a file"),
+    command(&["/load"], Arguments::Required("FILE"), Action::Load, "continues a conversation of a file"),
+    command(&["/clear"], Arguments::None, Action::Clear, "starts a new conversation"),
+    command(&["/help", "/?"], Arguments::None, Action::Help, "shows this help"),
+    command(&["/bye", "/exit", "/quit"], Arguments::None, Action::Exit, "quits (as does Ctrl-D)"),
 ];
 
 /// A parsed line.
@@ -21,7 +69,7 @@ const COMMANDS: &[(&str, Command, &str)] = &[
 pub(crate) enum Line<'a> {
     Empty,
     Message(&'a str),
-    Command(Command),
+    Command(Action, &'a str),
     /// Not sent, and why.
     Refused(String),
 }
@@ -37,18 +85,42 @@ impl Line<'_> {
             return Line::Message(text);
         }
         let (name, arguments) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        match COMMANDS.iter().find(|command| command.0 == name) {
-            Some((_, command, _)) if arguments.is_empty() => Line::Command(*command),
-            Some((name, _, does)) => Line::Refused(format!("{name} takes no arguments: it {does}")),
-            None => Line::Refused(format!("unknown command {name}: {}", help())),
+        let arguments = arguments.trim_start();
+        let Some(command) = COMMANDS.iter().find(|command| command.names.contains(&name)) else {
+            let names: Vec<&str> = COMMANDS.iter().map(|command| command.names[0]).collect();
+            return Line::Refused(format!("unknown command {name}: want one of {}", names.join(", ")));
+        };
+        match command.arguments {
+            Arguments::None if !arguments.is_empty() => {
+                Line::Refused(format!("{name} takes no arguments: it {}", command.does))
+            }
+            Arguments::Required(what) if arguments.is_empty() => {
+                Line::Refused(format!("{name} {what}: missing {what}"))
+            }
+            _ => Line::Command(command.action, arguments),
         }
     }
 }
 
-/// All commands on one line.
+/// One line that names the most important commands.
+pub(crate) const HINT: &str =
+    "/help lists the commands, /bye quits, \"\"\" begins and ends a message of several lines";
+
+/// All commands, one per line.
 pub(crate) fn help() -> String {
-    let all: Vec<String> = COMMANDS.iter().map(|(name, _, does)| format!("{name} {does}")).collect();
-    format!("{}; Ctrl-C stops an answer; put a space before a message that starts with /", all.join(", "))
+    let row = |command: &Command| {
+        let arguments = match command.arguments {
+            Arguments::None => String::new(),
+            Arguments::Required(what) => format!(" {what}"),
+            Arguments::Optional(what) => format!(" [{what}]"),
+        };
+        format!("  {:30} {}\n", format!("{}{arguments}", command.names.join(", ")), command.does)
+    };
+    let commands: String = COMMANDS.iter().map(row).collect();
+    let keys = "  \"\"\"                            begins and ends a message of several lines\n  \
+                Ctrl-C                         stops an answer; Ctrl-D quits\n  \
+                a space before /               sends a message that starts with /";
+    commands + keys
 }
 
 #[cfg(test)]
@@ -57,16 +129,21 @@ mod tests {
 
     #[test]
     fn commands_are_never_sent_to_the_model() {
-        assert_eq!(Line::parse("/clear "), Line::Command(Command::Clear));
-        assert_eq!(Line::parse("/quit"), Line::Command(Command::Exit));
+        assert_eq!(Line::parse("/clear "), Line::Command(Action::Clear, ""));
+        for exit in ["/bye", "/quit", "/exit"] {
+            assert_eq!(Line::parse(exit), Line::Command(Action::Exit, ""));
+        }
+        assert_eq!(Line::parse("/set temp  0.5"), Line::Command(Action::Set, "temp  0.5"));
+        assert_eq!(Line::parse("/system Be\nbrief."), Line::Command(Action::System, "Be\nbrief."));
         let refused = |line: &str| match Line::parse(line) {
             Line::Refused(why) => why,
             other => panic!("{line}: {other:?}"),
         };
         assert_eq!(refused("/clear now"), "/clear takes no arguments: it starts a new conversation");
-        assert!(
-            refused("/set temperature 1")
-                .starts_with("unknown command /set: /clear starts a new conversation, /help ")
+        assert_eq!(refused("/save"), "/save FILE: missing FILE");
+        assert_eq!(
+            refused("/retry"),
+            "unknown command /retry: want one of /set, /system, /show, /save, /load, /clear, /help, /bye"
         );
         assert!(refused("/").starts_with("unknown command /: "));
     }
@@ -76,5 +153,14 @@ mod tests {
         assert_eq!(Line::parse("  hello /clear \n"), Line::Message("hello /clear"));
         assert_eq!(Line::parse(" /usr/bin is what?"), Line::Message("/usr/bin is what?"));
         assert_eq!(Line::parse(" \t"), Line::Empty);
+    }
+
+    #[test]
+    fn the_help_has_every_command_on_its_own_line() {
+        let help = help();
+        for command in COMMANDS {
+            assert!(help.lines().any(|line| line.trim_start().starts_with(command.names[0])), "{help}");
+        }
+        assert!(help.lines().all(|line| line.len() <= 110), "{help}");
     }
 }

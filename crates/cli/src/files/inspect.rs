@@ -15,12 +15,12 @@ use crate::error::CliResult;
 use crate::load::Bars;
 
 /// Tensors of one format.
-struct FormatUse {
-    name: &'static str,
+pub(super) struct FormatUse {
+    pub(super) name: &'static str,
     bits: f64,
     tensors: usize,
-    weights: u64,
-    bytes: u64,
+    pub(super) weights: u64,
+    pub(super) bytes: u64,
 }
 
 pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
@@ -109,7 +109,8 @@ impl MemoryNeed {
     }
 }
 
-fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {
+/// The formats of all tensors, the one with the most bytes first.
+pub(super) fn formats(checkpoint: &Checkpoint) -> Vec<FormatUse> {
     let mut found: Vec<FormatUse> = vec![];
     for t in checkpoint.tensors.values() {
         let (weights, bytes) = (t.dims.iter().product::<u64>(), t.bytes());

@@ -2,10 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 
+use serde_json::{Value, json};
 use tern::formats::escaped;
-use tern::hub::{self, Location, Source};
+use tern::hub::{self, Entry, Location, Source};
 use tern::{LoadOptions, environment, units};
 
+use crate::args::ListArgs;
 use crate::error::CliResult;
 use crate::load::Bars;
 use crate::process::terminal;
@@ -22,17 +24,19 @@ pub(crate) fn pull(name: &str) -> CliResult<()> {
     Ok(())
 }
 
-pub(crate) fn list() -> CliResult<()> {
+pub(crate) fn list(args: &ListArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
     let wide = out.is_terminal();
     let entries = hub::list(&environment::hub_config()?);
+    if args.json {
+        let models: Vec<Value> = entries.iter().map(to_json).collect();
+        writeln!(out, "{}", json!({ "models": models }))?;
+        return Ok(());
+    }
     let width = entries.iter().map(|e| e.name.len()).max().unwrap_or(0);
     for mut e in entries {
         e.name = escaped(&e.name).into_owned(); // a folder in the cache may have any name
-        let size = match &e.location {
-            Location::Embedded => units::bytes(tern::STORIES.len() as u64),
-            _ => units::bytes(e.bytes),
-        };
+        let size = units::bytes(bytes(&e));
         let location = match &e.location {
             Location::Embedded => "embedded in the binary".to_string(),
             Location::File(path) => escaped(&path.display().to_string()).into_owned(),
@@ -41,8 +45,35 @@ pub(crate) fn list() -> CliResult<()> {
         writeln!(out, "{:width$}  {size:>10}  {location}", e.name)?;
         if wide {
             let licence = e.licence.map(|l| format!(" ({l})")).unwrap_or_default();
-            writeln!(out, "{:width$}  {:>10}  {}{licence}", "", "", escaped(&e.about))?;
+            let also = e.aliases.first().filter(|alias| alias.contains(':') && !alias.contains('/'));
+            let also = also.map(|alias| format!(" (also {alias})")).unwrap_or_default();
+            writeln!(out, "{:width$}  {:>10}  {}{also}{licence}", "", "", escaped(&e.about))?;
         }
     }
     Ok(())
+}
+
+/// The size of a model's files.
+fn bytes(entry: &Entry) -> u64 {
+    match entry.location {
+        Location::Embedded => tern::STORIES.len() as u64,
+        _ => entry.bytes,
+    }
+}
+
+fn to_json(entry: &Entry) -> Value {
+    let (location, path) = match &entry.location {
+        Location::Embedded => ("embedded", None),
+        Location::File(path) => ("local", Some(path.display().to_string())),
+        Location::Missing => ("missing", None),
+    };
+    json!({
+        "name": entry.name,
+        "aliases": entry.aliases,
+        "about": entry.about,
+        "licence": entry.licence,
+        "bytes": bytes(entry),
+        "location": location,
+        "path": path,
+    })
 }

@@ -81,6 +81,12 @@ impl LocalLibrary {
     }
 
     fn entry(&self, name: &str) -> Option<Entry> {
+        // a downloaded file of a short name has other names too
+        let listed = match self.origin {
+            Origin::Local => listed().into_iter().find(|entry| entry.is_named(name)),
+            _ => None,
+        };
+        let name = listed.as_ref().map_or(name, |entry| &entry.name);
         self.entries().into_iter().find(|entry| entry.model.name == name || entry.target == name)
     }
 
@@ -191,7 +197,8 @@ impl Library for LocalLibrary {
 
     fn is_downloadable(&self, name: &str) -> bool {
         matches!(self.origin, Origin::Local)
-            && hub::KNOWN.iter().any(|known| known.name == name && !known.embedded())
+            && (hub::Short::named(name).is_some()
+                || hub::KNOWN.iter().any(|known| known.name == name && !known.embedded()))
     }
 
     fn open(&self, name: &str) -> Result<CheckedLoad, String> {
@@ -224,7 +231,7 @@ impl Library for LocalLibrary {
     fn delete(&self, name: &str) -> Result<(), String> {
         self.check_local("delete models")?;
         let config = environment::hub_config().map_err(|error| error.to_string())?;
-        let entry = hub::list(&config).into_iter().find(|entry| entry.name == name);
+        let entry = hub::list(&config).into_iter().find(|entry| entry.is_named(name));
         let entry = entry.ok_or_else(|| format!("{name} is not downloaded"))?;
         hub::delete(&entry, &config).map_err(|error| error.to_string())
     }

@@ -30,10 +30,13 @@ impl Home {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tern"));
         command.args(args).current_dir(self.0.path());
-        for name in ["HOME", "USERPROFILE", "XDG_CACHE_HOME", "HF_HOME"] {
+        let folders =
+            ["HOME", "USERPROFILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "HF_HOME"];
+        for name in folders {
             command.env(name, self.0.path());
         }
-        for name in ["HF_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT"] {
+        for name in ["HF_HUB_CACHE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_ENDPOINT", "TERN_MODEL", "TERN_CONFIG"]
+        {
             command.env_remove(name);
         }
         command.env("HF_HUB_OFFLINE", "1");

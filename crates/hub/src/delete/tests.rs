@@ -206,6 +206,7 @@ fn a_link_in_the_own_folder_is_removed_itself() {
     let link = cache.config.models.join("0123-toy.gguf");
     symlink(&precious, &link).unwrap();
     let entry = Entry {
+        aliases: vec![],
         name: "toy".into(),
         about: String::new(),
         licence: None,
