@@ -115,7 +115,7 @@ impl Settings {
             .collect();
         for (id, long) in flags {
             if let Some(value) = self.value(name, &long) {
-                let others = conflicting(&command, &id);
+                let others: Vec<Arg> = conflicting(&command, &id).into_iter().cloned().collect();
                 command = command.mut_arg(&id, |arg| with_default(arg, &value, &others));
             }
         }
@@ -144,18 +144,23 @@ fn settable(command: &Command) -> impl Iterator<Item = &Arg> {
 }
 
 /// The flags and arguments that exclude this one: given on the command line, they replace its default.
-fn conflicting(command: &Command, id: &str) -> Vec<String> {
+fn conflicting<'c>(command: &'c Command, id: &str) -> Vec<&'c Arg> {
     let is_this = |arg: &&Arg| arg.get_id() == id;
     let Some(this) = command.get_arguments().find(is_this) else { return vec![] };
     let excluded = command.get_arg_conflicts_with(this).into_iter();
     let excluding =
         command.get_arguments().filter(|arg| command.get_arg_conflicts_with(arg).iter().any(is_this));
-    excluded.chain(excluding).map(|arg| arg.get_id().to_string()).collect()
+    excluded.chain(excluding).collect()
 }
 
-fn with_default(arg: Arg, value: &Value, others: &[String]) -> Arg {
+fn with_default(arg: Arg, value: &Value, others: &[Arg]) -> Arg {
     let arg = others.iter().fold(arg.required(false), |arg, other| {
-        arg.default_value_if(other.clone(), ArgPredicate::IsPresent, Resettable::<OsStr>::Reset)
+        // a switch that is not given is present, too: it is false
+        let given = match other.get_action() {
+            ArgAction::SetTrue => ArgPredicate::Equals("true".into()),
+            _ => ArgPredicate::IsPresent,
+        };
+        arg.default_value_if(other.get_id().clone(), given, Resettable::<OsStr>::Reset)
     });
     arg.default_values(texts(value).into_iter().map(OsStr::from))
 }

@@ -269,7 +269,7 @@ mod tests {
     fn the_refusal_of_a_large_allocation_is_the_callers() {
         let layout = Layout::from_size_align(isize::MAX as usize / 2, 8).unwrap();
         // SAFETY: the layout is not empty, and nothing is written.
-        assert!(unsafe { WithReserve.alloc(layout) }.is_null());
+        assert!(std::hint::black_box(unsafe { WithReserve.alloc(layout) }).is_null()); // or the compiler omits the call
         assert_eq!(REFUSED.get(), layout.size());
         assert_eq!(std::thread::spawn(|| REFUSED.get()).join().unwrap(), 0);
         assert!(Vec::<u8>::new().try_reserve_exact(layout.size()).is_err());
