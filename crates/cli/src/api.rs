@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use ureq::http::Response;
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::error::{CliError, CliResult};
 
@@ -29,21 +29,21 @@ impl<'a> Server<'a> {
     /// The text of a route.
     pub(crate) fn get(&self, route: &str) -> CliResult<String> {
         let url = format!("{}{route}", self.url);
-        let mut request = agent().get(&url);
-        if let Some(key) = &self.key {
-            request = request.header("authorization", &format!("Bearer {key}"));
-        }
-        text(&url, request.call())
+        text(&url, self.authorized(agent().get(&url)).call())
     }
 
     /// The text of the reply to a JSON body.
     pub(crate) fn post(&self, route: &str, body: &Value) -> CliResult<String> {
         let url = format!("{}{route}", self.url);
-        let mut request = agent().post(&url).header("content-type", "application/json");
-        if let Some(key) = &self.key {
-            request = request.header("authorization", &format!("Bearer {key}"));
+        let request = agent().post(&url).header("content-type", "application/json");
+        text(&url, self.authorized(request).send(body.to_string()))
+    }
+
+    fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match &self.key {
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
+            None => request,
         }
-        text(&url, request.send(body.to_string()))
     }
 }
 

@@ -26,7 +26,12 @@ pub(crate) fn of(mut reader: impl Read, mut also: impl FnMut(&[u8]) -> io::Resul
             Err(e) => return Err(e),
         }
     }
-    Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    Ok(hex(&hash.finalize()))
+}
+
+/// The hexadecimal digits of a hash.
+pub(crate) fn hex(hash: &[u8]) -> String {
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Checks the size and the SHA-256 of the file at `path`; errors call it `name`.

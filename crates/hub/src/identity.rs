@@ -6,6 +6,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
+use crate::digest::hex;
+
 /// Bytes of each file that are hashed: its header, whose tensors and sizes differ between models.
 const HEAD: u64 = 1 << 20;
 
@@ -36,10 +38,6 @@ pub fn identity(files: &[impl AsRef<Path>]) -> io::Result<String> {
 /// The SHA-256 of a model in memory, in hexadecimal digits.
 pub fn identity_of_bytes(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
-}
-
-fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The SHA-256 of a file in the hub's cache: large files are links to blobs that are named by it.

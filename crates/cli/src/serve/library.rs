@@ -36,6 +36,8 @@ pub(super) struct LocalLibrary {
 /// A model, and what it is loaded by.
 struct Entry {
     model: LibraryModel,
+    /// Other names of it.
+    aliases: Vec<String>,
     target: String,
     /// Where it is; none if it is embedded.
     path: Option<PathBuf>,
@@ -67,7 +69,8 @@ impl LocalLibrary {
             Origin::Folder(folder) => {
                 let entry = |(name, path): (String, PathBuf)| {
                     let target = path.to_str()?.to_owned();
-                    Some(Entry { model: of_files(&name, &path), target, path: Some(path) })
+                    let model = of_files(&name, &path);
+                    Some(Entry { model, aliases: vec![], target, path: Some(path) })
                 };
                 models_in(folder).into_iter().filter_map(entry).collect()
             }
@@ -81,13 +84,12 @@ impl LocalLibrary {
     }
 
     fn entry(&self, name: &str) -> Option<Entry> {
-        // a downloaded file of a short name has other names too
-        let listed = match self.origin {
-            Origin::Local => listed().into_iter().find(|entry| entry.is_named(name)),
-            _ => None,
+        let is = |entry: &Entry| {
+            entry.model.name == name
+                || entry.target == name
+                || entry.aliases.iter().any(|alias| alias == name)
         };
-        let name = listed.as_ref().map_or(name, |entry| &entry.name);
-        self.entries().into_iter().find(|entry| entry.model.name == name || entry.target == name)
+        self.entries().into_iter().find(is)
     }
 
     /// Whether the models of `tern list` are served and none is downloaded.
@@ -134,12 +136,13 @@ fn named(target: &str) -> Entry {
     let name = short_name(target);
     let path = match found {
         Some(hub::Source::Embedded(_)) => {
-            return Entry { model: embedded(name), target: target.to_owned(), path: None };
+            return Entry { model: embedded(name), aliases: vec![], target: target.to_owned(), path: None };
         }
         Some(hub::Source::Path(path)) => path,
         None => Path::new(".").join(target), // it was there when the server started
     };
-    Entry { model: of_files(&name, &path), target: path.display().to_string(), path: Some(path) }
+    let model = of_files(&name, &path);
+    Entry { model, aliases: vec![], target: path.display().to_string(), path: Some(path) }
 }
 
 fn embedded(name: String) -> LibraryModel {
@@ -148,14 +151,14 @@ fn embedded(name: String) -> LibraryModel {
 
 /// A model of `tern list` that is on this machine.
 fn local(entry: &hub::Entry) -> Option<Entry> {
-    let name = entry.name.clone();
+    let (name, aliases) = (entry.name.clone(), entry.aliases.clone());
     Some(match &entry.location {
         Location::Missing => return None,
-        Location::Embedded => Entry { model: embedded(name.clone()), target: name, path: None },
+        Location::Embedded => Entry { model: embedded(name.clone()), aliases, target: name, path: None },
         Location::File(path) => {
             // by its path: a request never starts a download
             let target = path.to_str()?.to_owned();
-            Entry { model: of_files(&name, path), target, path: Some(path.clone()) }
+            Entry { model: of_files(&name, path), aliases, target, path: Some(path.clone()) }
         }
     })
 }
