@@ -6,31 +6,17 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::Home;
-
-/// A server with the embedded model, until it is dropped.
-struct Server {
-    child: Child,
-    url: String,
-}
+use crate::support::{Home, Server};
 
 impl Server {
-    fn start(home: &Home, flags: &[&str]) -> Server {
-        let common = ["serve", "-m", "stories", "--device", "cpu", "-t", "1", "--port", "0", "--log", "off"];
-        let mut command = home.command(&[&common[..], flags].concat());
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let url = lines.find_map(|line| {
-            Some(line.split_once("listening on ")?.1.split(' ').next().unwrap_or_default().to_string())
-        });
-        thread::spawn(move || lines.for_each(drop)); // the server never waits for a reader
-        let server = Server { child, url: url.unwrap() };
+    /// One with the embedded model, which is loaded.
+    fn of_stories(home: &Home, flags: &[&str]) -> Server {
+        let server = Server::start(home, &[&["-m", "stories"][..], flags].concat());
         let start = Instant::now();
         while !server.is_ready() {
             assert!(start.elapsed() < Duration::from_secs(60), "the model was not loaded");
@@ -40,8 +26,7 @@ impl Server {
     }
 
     fn is_ready(&self) -> bool {
-        let address = self.url.trim_start_matches("http://");
-        let mut stream = TcpStream::connect(address).unwrap();
+        let mut stream = TcpStream::connect(self.address()).unwrap();
         let head =
             "GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer key\r\nconnection: close";
         write!(stream, "{head}\r\n\r\n").unwrap();
@@ -51,17 +36,10 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn a_tern_server_is_measured_in_rounds() {
     let home = Home::new();
-    let server = Server::start(&home, &["--api-key", "key"]);
+    let server = Server::of_stories(&home, &["--api-key", "key"]);
     let flags = ["--prompt-tokens", "40", "--output-tokens", "12", "--seed", "3", "--api-key", "key"];
     let bench = |more: &[&str]| home.run(&[&["bench", "serve", &server.url][..], &flags, more].concat());
 
@@ -137,7 +115,7 @@ fn a_server_that_loads_its_model_is_waited_for() {
 #[test]
 fn errors_of_a_server_are_shown() {
     let home = Home::new();
-    let server = Server::start(&home, &["--api-key", "key"]);
+    let server = Server::of_stories(&home, &["--api-key", "key"]);
     let bench = |more: &[&str]| home.run(&[&["bench", "serve", &server.url][..], more].concat());
     let message = bench(&[]).refusal().to_string();
     assert!(message.starts_with(&format!("{}/v1/models: HTTP 401: ", server.url)), "{message}");

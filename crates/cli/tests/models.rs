@@ -3,14 +3,11 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
-use std::process::{Child, Stdio};
-use std::thread;
 
 use serde_json::Value;
 
-use crate::support::{Home, stories_file, stories_with, tern};
+use crate::support::{Home, Server, stories_file, stories_with, tern};
 
 #[test]
 fn show_has_what_decides_whether_a_model_can_be_used() {
@@ -93,33 +90,6 @@ fn rm_deletes_what_was_downloaded_and_nothing_else() {
         ("mine.gguf", "mine.gguf is not in the cache: `rm` deletes only what was downloaded"),
     ] {
         assert_eq!(home.run(&["rm", "-y", name]).refusal(), want);
-    }
-}
-
-/// A server with a folder of models, until it is dropped.
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start(home: &Home, flags: &[&str]) -> Server {
-        let common = ["serve", "--device", "cpu", "-t", "1", "--port", "0", "--log", "off"];
-        let mut command = home.command(&[&common[..], flags].concat());
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let url = lines.find_map(|line| {
-            Some(line.split_once("listening on ")?.1.split(' ').next().unwrap_or_default().to_string())
-        });
-        thread::spawn(move || lines.for_each(drop)); // the server never waits for a reader
-        Server { child, url: url.unwrap() }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

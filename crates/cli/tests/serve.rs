@@ -4,46 +4,20 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Home, stories_file};
-
-/// A server, until it is dropped.
-struct Server {
-    child: Child,
-    address: String,
-    /// The lines that it prints.
-    lines: Receiver<String>,
-}
+use crate::support::{Home, Server, stories_file};
 
 impl Server {
-    fn start(home: &Home, flags: &[&str]) -> Server {
-        let common = ["serve", "--device", "cpu", "-t", "1", "--port", "0", "--log", "off"];
-        let mut command = home.command(&[&common[..], flags].concat());
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let address =
-            lines.find_map(|line| Some(line.split_once("http://")?.1.split(' ').next()?.to_string()));
-        let (sender, receiver) = channel();
-        thread::spawn(move || lines.for_each(|line| drop(sender.send(line))));
-        Server { child, address: address.unwrap(), lines: receiver }
-    }
-
-    fn line(&self) -> String {
-        self.lines.recv_timeout(Duration::from_secs(60)).unwrap()
-    }
-
     /// The status and the body of a response.
     fn send(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let mut stream = TcpStream::connect(self.address()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
@@ -61,13 +35,6 @@ impl Server {
     fn status(&self, model: &str) -> String {
         let (_, entry) = self.send("GET", &format!("/v1/models/{model}"), Value::Null);
         entry["status"]["value"].as_str().unwrap_or_default().to_string()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,6 +1,8 @@
 //! Runs the command with a temporary home folder and no network, so that nothing outside is read or written.
-#![allow(dead_code, reason = "every test file uses a different part")]
+#![allow(dead_code, unused_imports, reason = "every test file uses a different part")]
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+mod server;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,6 +11,8 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 use tern::formats::{Checkpoint, gguf::Writer};
+
+pub(crate) use server::Server;
 
 /// The greedy continuation of [`PROMPT`] by the embedded model.
 pub(crate) const CONTINUATION: &str = ", there was a little girl named Lily. She loved to play outside in the park. \
