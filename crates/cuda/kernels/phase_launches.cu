@@ -5,6 +5,30 @@
 
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 
+// The sum of the squares of a row by the first warps of a block, in the order in which tiled_linear.cuh adds those of a value that is
+// passed before its norm: of eight pairs of columns c and c + 8, of 16 columns, of a chunk, of every eighth chunk, of all. Columns are whole chunks.
+DEVICE float squares_of_chunks(const float* row, int chunks, float* scratch) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float sum = 0;
+#pragma unroll 4
+    for (int chunk = warp; warp < NORM_PARTS && chunk < chunks; chunk += NORM_PARTS) {
+        const float* at = row + chunk * CHUNK + lane / 4 * TILE + lane % 4 * 2; // four lanes have 16 columns
+        float a = load_float(at), b = load_float(at + 1), c = load_float(at + 8), d = load_float(at + 9);
+        float of_tile = a * a + c * c + (b * b + d * d), of_chunk = 0;
+        of_tile += __shfl_xor_sync(0xffffffff, of_tile, 1);
+        of_tile += __shfl_xor_sync(0xffffffff, of_tile, 2);
+#pragma unroll
+        for (int i = 0; i < CHUNK / TILE; i++) of_chunk += __shfl_sync(0xffffffff, of_tile, i * 4);
+        sum += of_chunk;
+    }
+    if (lane == 0 && warp < NORM_PARTS) scratch[warp] = sum;
+    __syncthreads();
+    sum = 0;
+#pragma unroll
+    for (int part = 0; part < NORM_PARTS; part++) sum += scratch[part];
+    return sum;
+}
+
 // x of a linear as halves, after its norm: a block makes a row, a thread four positions at a time. x of experts is made per
 // pair of a token and an expert (experts.cu): a row is stored for each of them, or has a part for each.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
@@ -46,16 +70,20 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
              if (a.norm.kind) load(v, position), add(v);
          });
     if (a.norm.kind) {
-        float of_norm = norm_factor(block_sum<PREPARE_THREADS>(sum, scratch), a.cols, a.norm.eps);
+        bool before = REPRODUCIBLE && p.last_factors; // x is made before its norm
+        float squares = before ? squares_of_chunks(from, a.chunks, scratch) : block_sum<PREPARE_THREADS>(sum, scratch);
+        float of_norm = norm_factor(squares, a.cols, a.norm.eps), last = before ? load_float(p.last_factors + t) : of_norm;
         if (p.norm_factors && threadIdx.x == 0) p.norm_factors[t] = of_norm;
-        factor *= of_norm;
+        if (before && threadIdx.x == 0) p.ratios[t] = 1.f / factor * of_norm / last;
+        factor *= last;
     }
     auto store = [&](const float (&v)[4], int position) {
         float y[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int k = column_at(p.x.order, position + i);
-            y[i] = v[i] * factor * (a.norm.kind && k < a.cols ? a.norm.weight[k] : 1.f);
+            float weight = a.norm.kind && k < a.cols ? a.norm.weight[k] : 1.f;
+            y[i] = REPRODUCIBLE ? v[i] * weight * factor : v[i] * factor * weight; // as values that are passed before their norm
         }
         uint2 halves = {to_half2(y[0], y[1]), to_half2(y[2], y[3])};
         for (int i = 0; i < copies; i++) *(uint2*)half_at(p.x, p.rows ? __ldcg(p.rows + t * copies + i) : t, position) = halves;

@@ -204,28 +204,36 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     // The factors on the sums of each token, if x was passed before its norm.
     DEVICE void find_factors(int thread) const {
         const PassedNorms& n = m.norms;
-        constexpr int PARTS = N <= 32 ? ROW_WARPS : ROW_WARPS * 32 / N; // of the squares of a token: loads that are in flight together
-        int token = thread % N;
-        float last = load_float(n.x_factors + min(token, rows - 1)), sum = 0;
-        if (thread < PARTS * N && token < rows) {
+        constexpr int THREADS = ROW_WARPS * 32;
+        constexpr int PARTS = REPRODUCIBLE ? NORM_PARTS : N <= 32 ? ROW_WARPS : THREADS / N; // of the squares of a token: loads that are in flight together
+        static_assert(PARTS <= ROW_WARPS, "there is memory for them");
+        float last = load_float(n.x_factors + min(thread % N, rows - 1));
+#pragma unroll
+        for (int i = thread; i < PARTS * N; i += THREADS) {
+            int token = i % N;
+            if (token >= rows) continue;
+            float sum = 0;
 #pragma unroll 8
-            for (int chunk = thread / N; chunk < m.linear.chunks; chunk += PARTS) sum += load_float(n.x_squares + chunk * NORMS_TOKENS + token);
-            squares[thread] = sum;
+            for (int chunk = i / N; chunk < m.linear.chunks; chunk += PARTS) sum += load_float(n.x_squares + chunk * NORMS_TOKENS + token);
+            squares[i] = sum;
         }
-        sync_threads<ROW_WARPS * 32>();
+        sync_threads<THREADS>();
         if (thread < min(rows, N)) {
-            sum = 0;
+            float sum = 0;
 #pragma unroll
             for (int part = 0; part < PARTS; part++) sum += squares[part * N + thread];
             float factor = norm_factor(sum, m.linear.cols, m.linear.norm.eps);
             norm_factors[thread] = m.x_factor * factor / last;
             if (blockIdx.x == 0) n.factors[thread] = factor;
         }
-        sync_threads<ROW_WARPS * 32>();
+        sync_threads<THREADS>();
     }
 
     // The value of 1 in x of a token.
-    DEVICE float x_factor(int token) const { return NORMS && m.norms.x_squares && token < rows ? norm_factors[token] : m.x_factor; }
+    DEVICE float x_factor(int token) const {
+        if (REPRODUCIBLE && m.norms.x_ratios && token < rows) return load_float(m.norms.x_ratios + token);
+        return NORMS && m.norms.x_squares && token < rows ? norm_factors[token] : m.x_factor;
+    }
 
     // Whether there are too few tiles for all processors, so that blocks may share them.
     static constexpr bool SPLITS = N < 256;

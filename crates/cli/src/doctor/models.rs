@@ -18,10 +18,14 @@ use crate::error::CliResult;
 
 /// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
 const POSITIONS: usize = 70;
+/// The same with `--reproducible`: more than the tokens of the largest steps whose norms linears apply on GPUs.
+const POSITIONS_REPRODUCIBLE: usize = 140;
 /// More tokens than [`TEXT`] has in any vocabulary: one per byte.
 const MAX_TOKENS: usize = TEXT.len();
 /// Tokens per step: a GPU has its own kernels for one, two, up to four, and more.
 const CHUNKS: [usize; 4] = [1, 2, 4, 64];
+/// The same with `--reproducible`: all steps are of the kernels for many tokens, which have tiles of up to 128 or of more tokens.
+const CHUNKS_REPRODUCIBLE: [usize; 4] = [1, 4, 64, POSITIONS_REPRODUCIBLE];
 /// Limits on the mean KL divergence from the CPU in nats per token, and on the distance of the logits.
 const MEAN_KL: f64 = 2e-3;
 const DISTANCE: f32 = 5e-3;
@@ -67,7 +71,8 @@ pub(crate) fn random(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let each = |(): &mut (), (shape, quant): &(Shape, &'static Quant)| -> CliResult<Vec<(bool, String)>> {
         let opened = OpenedModel::random(shape, quant, &options, &Silent)?;
         let mut random = Random::new(7);
-        let tokens: Vec<u32> = (0..POSITIONS).map(|_| random.below(shape.vocab) as u32).collect();
+        let positions = if args.model.reproducible { POSITIONS_REPRODUCIBLE } else { POSITIONS };
+        let tokens: Vec<u32> = (0..positions).map(|_| random.below(shape.vocab) as u32).collect();
         // what a device does not support is the verdict on this model, and the others are compared
         Ok(compare(args, &opened, &tokens)
             .unwrap_or_else(|why| vec![(false, format!("{:28} {why}", opened.name))]))
@@ -98,7 +103,8 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
     let is_coarse = matches!(opened.kv_cells, KvCells::Int8 | KvCells::Fp8);
     let distance = if is_coarse { DISTANCE_8_BITS } else { DISTANCE };
     let whole = opened.model.graph.sequence_rules().whole; // of encoders: a text is never split
-    let chunks = CHUNKS.into_iter().filter(|_| !whole).chain(whole.then_some(tokens.len()));
+    let chunks = if args.model.reproducible { CHUNKS_REPRODUCIBLE } else { CHUNKS };
+    let chunks = chunks.into_iter().filter(|_| !whole).chain(whole.then_some(tokens.len()));
     let mut first: Option<Vec<Vec<f32>>> = None;
     let compared = chunks.map(|chunk| {
         let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()), true)?;
@@ -122,7 +128,7 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
         let name = &opened.name;
         let counts = format!("{same} of {clear} clear tokens the same, {what} KL {kl:.1e}, off by {off:.1e}");
         let bits = changed.map_or(String::new(), |at| format!(", other bits from position {at} on"));
-        Ok((ok, format!("{name:28} {chunk:2} per step: {counts}{bits}")))
+        Ok((ok, format!("{name:28} {chunk:3} per step: {counts}{bits}")))
     });
     compared.collect()
 }

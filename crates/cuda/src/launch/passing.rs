@@ -6,7 +6,7 @@ use tern_graph::BackendError;
 
 use crate::driver::{Device, Memory};
 use crate::lower::{order, passed_factor};
-use crate::shared::{CHUNK, LinearArgs, NORMS_TOKENS, PassedNorms, Phase};
+use crate::shared::{CHUNK, LinearArgs, NORMS_TOKENS, PassedNorms, Phase, PrepareArgs};
 
 /// Where a linear phase gets x from, and where its value goes.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub(super) enum XSource {
     Passed(f32),
     /// The linear before has written it, without its norm.
     BeforeNorm,
+    /// A launch makes it as the linear before would have written it without its norm.
+    MadeBeforeNorm,
 }
 
 /// Where the value goes.
@@ -85,12 +87,16 @@ impl Passing {
         if let YTarget::Passed { order } = self.y { Some(order) } else { None }
     }
 
-    /// In larger steps, launches apply norms.
-    pub(super) fn of_step(self, rows: usize) -> Passing {
+    /// In larger steps, launches apply norms. Reproducible: x has the same values there.
+    pub(super) fn of_step(self, rows: usize, reproducible: bool) -> Passing {
         if rows <= NORMS_TOKENS {
             return self;
         }
-        let x = if self.x == XSource::BeforeNorm { XSource::Made } else { self.x };
+        let x = match self.x {
+            XSource::BeforeNorm if reproducible => XSource::MadeBeforeNorm,
+            XSource::BeforeNorm => XSource::Made,
+            x => x,
+        };
         let y = if matches!(self.y, YTarget::BeforeNorm { .. }) { YTarget::Floats } else { self.y };
         Passing { x, y, ..self }
     }
@@ -101,33 +107,46 @@ fn has_norm(l: &LinearArgs) -> bool {
     l.norm.kind != 0 && l.gather == 0 && l.outputs_only == 0 && l.experts.used == 0
 }
 
-/// Sums of squares and factors of norms, in steps of up to `NORMS_TOKENS`.
+/// Sums of squares and factors of norms.
 pub(super) struct NormMemory {
-    /// `[128 columns][token]`
+    /// `[128 columns][token]`, in steps of up to `NORMS_TOKENS`.
     squares: Memory,
-    /// `[2][token]`
+    /// `[2][token]`, in steps of up to `tokens`.
     factors: Memory,
+    /// `[token]`, in larger steps than `NORMS_TOKENS`.
+    ratios: Memory,
+    tokens: usize,
 }
 
 impl NormMemory {
     pub(super) fn new<'a>(
         device: &Arc<Device>,
         linears: impl Iterator<Item = &'a LinearArgs>,
+        max_rows: usize,
     ) -> Result<NormMemory, BackendError> {
         let columns = linears.map(|l| l.cols as usize).max().unwrap_or(0);
+        let tokens = if device.reproducible { max_rows.max(NORMS_TOKENS) } else { NORMS_TOKENS };
         Ok(NormMemory {
             squares: device.allocate(columns.div_ceil(CHUNK) * NORMS_TOKENS * 4)?,
-            factors: device.allocate(2 * NORMS_TOKENS * 4)?,
+            factors: device.allocate(2 * tokens * 4)?,
+            ratios: device.allocate(tokens * 4)?,
+            tokens,
         })
     }
 
     fn factors(&self, norm: usize) -> u64 {
-        self.factors.pointer() + (norm % 2 * NORMS_TOKENS * 4) as u64
+        self.factors.pointer() + (norm % 2 * self.tokens * 4) as u64
     }
 
-    /// Where the launch that makes x of a linear writes the factors of its norm, or 0.
-    pub(super) fn factors_of(&self, l: &LinearArgs, passing: Passing, rows: usize) -> u64 {
-        if rows <= NORMS_TOKENS && has_norm(l) { self.factors(passing.norms) } else { 0 }
+    /// Completes the arguments of the launch that makes x of a linear: which factors it reads and writes.
+    pub(super) fn complete(&self, args: &mut PrepareArgs, passing: Passing, rows: usize) {
+        if rows <= self.tokens && has_norm(&args.linear) {
+            args.norm_factors = self.factors(passing.norms);
+        }
+        if passing.x == XSource::MadeBeforeNorm {
+            args.last_factors = self.factors(passing.norms - 1);
+            args.ratios = self.ratios.pointer();
+        }
     }
 
     /// What a linear needs.
@@ -137,6 +156,9 @@ impl NormMemory {
             args.x_squares = self.squares.pointer();
             args.x_factors = self.factors(passing.norms - 1);
             args.factors = self.factors(passing.norms);
+        }
+        if passing.x == XSource::MadeBeforeNorm {
+            args.x_ratios = self.ratios.pointer();
         }
         if let YTarget::BeforeNorm { weight, .. } = passing.y {
             args.y_squares = self.squares.pointer();
@@ -175,9 +197,10 @@ mod tests {
         let passes = |i: usize| matches!(all[i].y, YTarget::BeforeNorm { .. });
         assert_eq!((0..11).filter(|&i| passes(i)).collect::<Vec<_>>(), [2, 4, 7]);
         assert_eq!([0, 2, 3, 4, 5].map(|i| all[i].norms), [1, 1, 2, 2, 3]);
-        let large = all[3].of_step(NORMS_TOKENS + 1);
-        assert_eq!(large.x, XSource::Made);
-        assert!(all[2].of_step(NORMS_TOKENS + 1).y == YTarget::Floats);
+        let large = |i: usize, reproducible| all[i].of_step(NORMS_TOKENS + 1, reproducible);
+        assert_eq!(large(3, false).x, XSource::Made);
+        assert_eq!(large(3, true).x, XSource::MadeBeforeNorm);
+        assert!([false, true].iter().all(|&reproducible| large(2, reproducible).y == YTarget::Floats));
     }
 
     #[test]

@@ -286,8 +286,7 @@ impl<'a> StrategyBuilder<'a> {
             }
         }
         let kv = self.kv;
-        let before_norm =
-            (0..fused.len()).map(|i| !reproducible && passes_before_norm(self.lowering.graph, fused, i)); // only small steps do so
+        let before_norm = (0..fused.len()).map(|i| passes_before_norm(self.lowering.graph, fused, i)); // only small steps do so
         let passed = Passed { as_halves: passed, before_norm: before_norm.collect() };
         let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens, host };
         if max_tokens > 1 || most == 0 {

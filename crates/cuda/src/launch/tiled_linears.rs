@@ -103,7 +103,7 @@ impl TiledLinears {
         let bytes = linears(phases).map(bytes).max().unwrap_or(0) / 2 + READ_BEHIND;
         let prepare = compiler.module(Source::PhaseLaunches, &config.defines())?.kernel("prepare")?;
         let (made, passed) = (device.allocate(bytes)?, device.allocate(bytes)?);
-        let norms = NormMemory::new(device, linears(phases))?;
+        let norms = NormMemory::new(device, linears(phases), max_rows)?;
         Ok(TiledLinears { kernels, prepare, limits, made, passed, norms, inputs })
     }
 
@@ -130,22 +130,22 @@ impl TiledLinears {
                 HalfX { at: memory.pointer(), tokens, order, pad: 0 }
             }
         };
-        let passing = passing.of_step(rows);
+        let passing = passing.of_step(rows, self.limits.reproducible);
         let (x, factor) = match passing.x {
             XSource::Passed(factor) => (half_x(&self.passed, order(l)), factor),
             XSource::BeforeNorm => (half_x(&self.made, order(l)), NORMED_FACTOR),
-            XSource::Made => {
+            XSource::Made | XSource::MadeBeforeNorm => {
                 let x = half_x(&self.made, order(l));
-                let factor = if l.norm.kind != 0 { 1.0 } else { PASSED_FACTOR };
-                let args = PrepareArgs {
-                    linear: *l,
-                    x,
-                    inputs: self.inputs,
-                    norm_factors: self.norms.factors_of(l, passing, rows),
-                    rows: sorted.map_or(0, |s| s.rows),
-                    factor,
-                    pad: 0,
+                let factor = match (passing.x, l.norm.kind) {
+                    (XSource::MadeBeforeNorm, _) => NORMED_FACTOR,
+                    (_, 0) => PASSED_FACTOR,
+                    _ => 1.0,
                 };
+                let rows_of = sorted.map_or(0, |s| s.rows);
+                let (linear, inputs) = (*l, self.inputs);
+                let mut args =
+                    PrepareArgs { linear, x, inputs, rows: rows_of, factor, ..PrepareArgs::default() };
+                self.norms.complete(&mut args, passing, rows);
                 let blocks = rows * l.experts.x_parts.max(1) as usize;
                 // SAFETY: the struct is the kernel's; there is a block per row and part.
                 unsafe { self.prepare.launch(Grid::new(blocks, 1, PREPARE_THREADS), &args)? };

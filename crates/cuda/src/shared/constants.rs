@@ -61,6 +61,8 @@ shared_constants! {
     ONE_TILE: usize = 128;
     /// Tokens of a step at most whose values are passed before their norm.
     NORMS_TOKENS: usize = 128;
+    /// Partial sums of the squares of a row, if results are reproducible: one has every eighth chunk.
+    NORM_PARTS: usize = 8;
     /// The fewest tokens of a gated tile that is written through shared memory.
     STAGED_TOKENS: usize = 64;
     /// Blocks of a cluster that share the columns of a linear at most.

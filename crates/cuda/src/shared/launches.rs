@@ -45,6 +45,8 @@ shared_structs! {
         x_factors: *const f32,
         /// `[token]`: the factors of the phase's norm, for the next value.
         factors: *mut f32,
+        /// `[token]`: the factors on the sums of x that a launch has made before its norm, or nothing.
+        x_ratios: *const f32,
         /// Sums of squares of the value, or nothing if it is not passed so.
         y_squares: *mut f32,
         /// `[token]`: the factors on it.
@@ -60,6 +62,10 @@ shared_structs! {
         inputs: *const u32,
         /// `[token]`: gets the factors of the norm, or nothing.
         norm_factors: *mut f32,
+        /// `[token]`: the factors of the last norm, if they are to be on x instead of those of its own, ...
+        last_factors: *const f32,
+        /// and then gets the factors on the sums of the linear.
+        ratios: *mut f32,
         /// Of experts: the sorted row of each pair of a token and an expert (`kernels/experts.cu`).
         rows: *const i32,
         /// On the values.
