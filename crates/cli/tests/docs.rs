@@ -67,8 +67,8 @@ fn check_flags(command: &[&str], file: &str, heading: &str) {
 }
 
 #[test]
-fn serving_lists_every_flag() {
-    check_flags(&["serve"], "docs/serving.md", "\n## Flags\n");
+fn operations_list_every_flag_of_serve() {
+    check_flags(&["serve"], "docs/operations.md", "\n## Flags\n");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn commands_list_every_flag_of_bench_serve() {
 }
 
 #[test]
-fn serving_lists_every_route() {
+fn api_lists_every_route() {
     let source = read("crates/server/src/routes.rs");
     let route = |line: &str| {
         let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
@@ -86,12 +86,12 @@ fn serving_lists_every_route() {
     };
     let want: BTreeSet<String> = source.lines().filter_map(route).collect();
     assert!(want.contains("GET /health"), "{want:?}");
-    let docs = read("docs/serving.md");
+    let docs = read("docs/api.md");
     let rows = table(&docs, "\n## Routes\n");
     let first = rows.iter().filter_map(|row| row.split(" | ").next());
     let have: BTreeSet<String> =
         first.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect();
-    assert_eq!(have, want, "docs/serving.md, routes");
+    assert_eq!(have, want, "docs/api.md, routes");
 }
 
 /// Adds the paths of all files and folders below `folder`, relative to the repository.
