@@ -34,17 +34,23 @@ fn flags(text: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn readme_lists_every_command() {
+fn commands_list_every_command() {
     let help = help(&[]);
     let (_, commands) = help.split_once("Commands:\n").unwrap();
     let commands = commands.lines().take_while(|line| !line.trim().is_empty());
     let names = commands.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let want: BTreeSet<&str> =
         names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").collect();
-    let readme = read("README.md");
-    let rows = table(&readme, "\n## Commands\n");
-    let have: BTreeSet<&str> = rows.iter().filter_map(|row| row.split(['`', ' ']).nth(3)).collect();
-    assert_eq!(have, want, "README.md, commands");
+    let docs = [("docs/commands.md", "\n## All commands\n"), ("README.md", "\n## Commands\n")];
+    let [all, few] = docs.map(|(file, heading)| {
+        let text = read(file);
+        let names = table(&text, heading)
+            .into_iter()
+            .filter_map(|row| row.split(['`', ' ']).nth(3).map(str::to_owned));
+        names.collect::<BTreeSet<String>>()
+    });
+    assert_eq!(all.iter().map(String::as_str).collect::<BTreeSet<_>>(), want, "docs/commands.md, commands");
+    assert!(few.len() > 2 && few.is_subset(&all), "README.md, commands: {few:?}");
 }
 
 /// Compares the flags of a command with the first column of the table after a heading.
