@@ -11,8 +11,8 @@ use std::mem;
 use std::time::Instant;
 
 use serde_json::json;
-use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StateSlots, StepSizes, Want, WindowPages};
-use tern::graph::{Random, Sample};
+use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StepSizes, Want, WindowPages};
+use tern::graph::{PageTable, Random, Sample, Slice, StateSlots};
 use tern::{Context, OpenedModel, PAGE_LEN};
 
 use crate::args::BenchArgs;
@@ -54,19 +54,20 @@ struct Bench {
 impl Bench {
     fn entry(&mut self, stream: usize, position: usize, len: usize, sample: bool) -> Entry {
         let first = stream * self.pages_each;
-        let pages = (position + len).div_ceil(PAGE_LEN);
+        let count = (position + len).div_ceil(PAGE_LEN);
+        let pages: PageTable = (first..first + count).map(|page| page as u32).collect();
         // pages of layers with a window are used in turn
         let window_page = |page: usize| (stream * self.window_each + page % self.window_each.max(1)) as u32;
         Entry {
             id: stream as u64,
             tokens: (0..len).map(|_| self.random.below(self.vocab) as u32).collect(),
             carried: None,
-            position,
-            pages: (first..first + pages).map(|p| p as u32).collect(),
-            window_pages: (0..pages).map(window_page).collect(),
-            state: self.runner.capacity().state.map(|_| StateSlots::in_place(stream as u32, position)),
-            second: None,
-            adapters: self.runner.active_adapters(),
+            slice: Slice {
+                window_pages: (0..count).map(window_page).collect(),
+                state: self.runner.capacity().state.map(|_| StateSlots::in_place(stream as u32, position)),
+                adapters: self.runner.active_adapters(),
+                ..Slice::new(len, position, pages)
+            },
             want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
         }
     }

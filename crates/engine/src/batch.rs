@@ -1,6 +1,6 @@
 //! What one step computes: which tokens of which sequences, on which KV pages.
 
-use tern_graph::{AdapterScales, Carried, Output, PageTable, Sample, Sampled, Slice, StateSlots, Step};
+use tern_graph::{Carried, Output, Sample, Sampled, Slice, Step};
 
 use crate::{Pooling, RequestId, SharedConstraint, WholeRows};
 
@@ -23,18 +23,8 @@ pub struct Entry {
     /// The only token is not known yet: it is this sample of the batch before. `tokens` then holds a placeholder, which
     /// is used only if no token could be sampled.
     pub carried: Option<usize>,
-    /// Position of the first one.
-    pub position: usize,
-    /// The sequence's KV pages.
-    pub pages: PageTable,
-    /// The same for layers with a window, if they have their own pages; 0 if the entry's tokens do not see the page.
-    pub window_pages: PageTable,
-    /// Its state slots, if the model has recurrent layers.
-    pub state: Option<StateSlots>,
-    /// Position of the first token of the second text, if the sequence is a pair of texts.
-    pub second: Option<usize>,
-    /// The adapters that its tokens are computed with.
-    pub adapters: AdapterScales,
+    /// Where they are in the sequence and in memory, as the backend gets it; its length is that of `tokens`.
+    pub slice: Slice,
     /// What the runner returns for it.
     pub want: Want,
 }
@@ -115,10 +105,7 @@ impl Batch {
             step.tokens.extend(&e.tokens);
             step.carried.extend(e.carried.map(|output| Carried { token: first, output }));
             let last = step.tokens.len() - 1;
-            let window_pages = e.window_pages.clone();
-            let slice = Slice::new(e.tokens.len(), e.position, e.pages.clone());
-            let adapters = e.adapters.clone();
-            step.slices.push(Slice { window_pages, state: e.state, second: e.second, adapters, ..slice });
+            step.slices.push(e.slice.clone());
             let hidden = |row| Output { row, sample: None, logits: true };
             match &e.want {
                 Want::Nothing => {}
@@ -145,8 +132,7 @@ mod tests {
         let entry = |id, tokens: &[u32], position, pages: &[u32], want| Entry {
             id,
             tokens: tokens.to_vec(),
-            position,
-            pages: pages.to_vec().into(),
+            slice: Slice::new(tokens.len(), position, pages.to_vec()),
             want,
             ..Entry::default()
         };

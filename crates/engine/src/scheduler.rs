@@ -13,7 +13,7 @@ use std::collections::{HashMap, VecDeque};
 use crate::clients::Clients;
 use crate::decoding::{self, Candidate};
 use crate::sequence::Sequence;
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Event, Limits, Pages, Request, RequestId, Stats};
+use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request, RequestId, Stats};
 
 /// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
@@ -123,7 +123,8 @@ impl Scheduler {
                 batch.started.push((sequence.id, sequence.computed));
             }
             let state = sequence.next_slots(&mut self.pages, grant);
-            let entry = Entry { state, ..sequence.next_entry(grant, samples) };
+            let mut entry = sequence.next_entry(grant, samples);
+            entry.slice.state = state;
             samples += usize::from(entry.sample().is_some());
             batch.entries.push(entry);
         }

@@ -85,9 +85,9 @@ impl ScriptedRunner {
 
     fn write(&mut self, entry: &Entry) -> Result<(), EngineError> {
         for (i, &token) in entry.tokens.iter().enumerate() {
-            let (page, slot) = self.slot(entry, entry.position + i)?;
+            let (page, slot) = self.slot(entry, entry.slice.position + i)?;
             self.written.entry(page).or_insert_with(|| vec![None; self.capacity.page_len])[slot] =
-                Some((token, entry.adapters.clone()));
+                Some((token, entry.slice.adapters.clone()));
         }
         Ok(())
     }
@@ -104,14 +104,14 @@ impl ScriptedRunner {
     /// Computes the state after an entry's tokens from the one before them, and compares it with the pages.
     fn write_state(&mut self, entry: &Entry) -> Result<(), EngineError> {
         let Some(capacity) = self.capacity.state else { return Ok(()) };
-        let Some(StateSlots { read, write }) = entry.state else {
+        let Some(StateSlots { read, write }) = entry.slice.state else {
             return Err(fault(entry, "no state slots".into()));
         };
         if let Some(slot) = read.into_iter().chain([write]).find(|slot| *slot as usize >= capacity.slots) {
             return Err(fault(entry, format!("state slot {slot} of {}", capacity.slots)));
         }
         let before = match read {
-            None if entry.position > 0 => return Err(fault(entry, "no state is read".into())),
+            None if entry.slice.position > 0 => return Err(fault(entry, "no state is read".into())),
             None => start(entry),
             Some(slot) => *self
                 .states
@@ -119,9 +119,10 @@ impl ScriptedRunner {
                 .ok_or_else(|| fault(entry, format!("state slot {slot} is read and was never written")))?,
         };
         let history = self.history(entry)?;
-        if before != history[..entry.position].iter().fold(start(entry), |state, token| mixed(state, *token))
+        if before
+            != history[..entry.slice.position].iter().fold(start(entry), |state, token| mixed(state, *token))
         {
-            let (position, slot) = (entry.position, read.unwrap_or(0));
+            let (position, slot) = (entry.slice.position, read.unwrap_or(0));
             return Err(fault(
                 entry,
                 format!("state slot {slot} is not the state before position {position}"),
@@ -133,7 +134,7 @@ impl ScriptedRunner {
 
     fn window_slot(&self, entry: &Entry, position: usize) -> Result<(u32, usize), EngineError> {
         let (page_len, pages) = (self.capacity.page_len, self.capacity.window.map_or(0, |w| w.pages));
-        let page = entry.window_pages.get(position / page_len).filter(|page| (**page as usize) < pages);
+        let page = entry.slice.window_pages.get(position / page_len).filter(|page| (**page as usize) < pages);
         let page = page.ok_or_else(|| fault(entry, format!("no window page for position {position}")))?;
         Ok((*page, position % page_len))
     }
@@ -143,7 +144,7 @@ impl ScriptedRunner {
             return Ok(());
         }
         let prefixes = ScriptedRunner::prefixes(entry, &self.history(entry)?);
-        for (position, prefix) in prefixes.iter().enumerate().skip(entry.position) {
+        for (position, prefix) in prefixes.iter().enumerate().skip(entry.slice.position) {
             let ((page, slot), page_len) = (self.window_slot(entry, position)?, self.capacity.page_len);
             self.window_written.entry(page).or_insert_with(|| vec![None; page_len])[slot] = Some(*prefix);
         }
@@ -153,7 +154,7 @@ impl ScriptedRunner {
     /// Reads the window of every token of an entry: the first one sees the oldest keys, the others all that follow.
     fn check_window(&self, entry: &Entry, history: &[u32]) -> Result<(), EngineError> {
         let Some(window) = self.capacity.window else { return Ok(()) };
-        let first = (entry.position + 1).saturating_sub(window.tokens);
+        let first = (entry.slice.position + 1).saturating_sub(window.tokens);
         for (position, prefix) in ScriptedRunner::prefixes(entry, history).iter().enumerate().skip(first) {
             let (page, slot) = self.window_slot(entry, position)?;
             let found = self.window_written.get(&page).and_then(|slots| slots[slot]);
@@ -170,16 +171,16 @@ impl ScriptedRunner {
             let found = self.written.get(&page).and_then(|slots| slots[slot].as_ref());
             let (token, adapters) =
                 found.ok_or_else(|| fault(entry, format!("position {position} was never written")))?;
-            match *adapters == entry.adapters {
+            match *adapters == entry.slice.adapters {
                 true => Ok(*token),
                 false => Err(fault(entry, format!("position {position} was computed with other adapters"))),
             }
         };
-        (0..entry.position + entry.tokens.len()).map(read).collect()
+        (0..entry.slice.position + entry.tokens.len()).map(read).collect()
     }
 
     fn slot(&self, entry: &Entry, position: usize) -> Result<(u32, usize), EngineError> {
-        let page = entry.pages.get(position / self.capacity.page_len);
+        let page = entry.slice.pages.get(position / self.capacity.page_len);
         let page = page.ok_or_else(|| fault(entry, format!("no page for position {position}")))?;
         Ok((*page, position % self.capacity.page_len))
     }
@@ -191,7 +192,9 @@ impl ScriptedRunner {
             Want::Nothing => return Ok(Answer::Nothing),
             Want::Token(sample, _) => sample,
             // two columns that depend on the tokens and on their order
-            Want::Sum => return Ok(Answer::Hidden(hidden(&history[entry.position..], entry.position))),
+            Want::Sum => {
+                return Ok(Answer::Hidden(hidden(&history[entry.slice.position..], entry.slice.position)));
+            }
             Want::Last | Want::Whole(_) => {
                 let last = history.len() - 1;
                 return Ok(Answer::Hidden(hidden(&history[last..], last)));
@@ -226,10 +229,10 @@ impl ScriptedRunner {
 /// Refuses entries that write the same slot, or one that another reads: their order in a step is not defined.
 fn check_slots(entries: &[Entry]) -> Result<(), EngineError> {
     for entry in entries {
-        let Some(StateSlots { write, .. }) = entry.state else { continue };
+        let Some(StateSlots { write, .. }) = entry.slice.state else { continue };
         let uses = |state: StateSlots| state.write == write || state.read == Some(write);
         let mut others = entries.iter().filter(|other| other.id != entry.id);
-        if let Some(other) = others.find(|other| other.state.is_some_and(uses)) {
+        if let Some(other) = others.find(|other| other.slice.state.is_some_and(uses)) {
             return Err(fault(entry, format!("request {} uses state slot {write}, too", other.id)));
         }
     }
@@ -243,7 +246,7 @@ fn mixed(before: u64, token: u32) -> u64 {
 
 /// What states and hashes of prefixes begin with: a number of the sequence's adapters, 0 without any.
 fn start(entry: &Entry) -> u64 {
-    entry.adapters.scales().iter().fold(0, |hash, scale| mixed(hash, scale.to_bits()))
+    entry.slice.adapters.scales().iter().fold(0, |hash, scale| mixed(hash, scale.to_bits()))
 }
 
 fn hidden(tokens: &[u32], position: usize) -> Vec<f32> {
@@ -266,17 +269,18 @@ impl Runner for ScriptedRunner {
             batch.entries.iter().map(|e| self.resolve(e, &before)).collect::<Result<_, _>>()?;
         let mut written = HashSet::new();
         for entry in &entries {
-            if entry.tokens.is_empty() {
-                return Err(fault(entry, "no tokens".into()));
+            if entry.tokens.is_empty() || entry.slice.len != entry.tokens.len() {
+                let (len, tokens) = (entry.slice.len, entry.tokens.len());
+                return Err(fault(entry, format!("a slice of {len} for {tokens} tokens")));
             }
             // many entries may read a page, but only one may write it
-            let first = entry.position / self.capacity.page_len;
-            if let Some(page) = entry.pages.iter().skip(first).find(|page| !written.insert(**page)) {
+            let first = entry.slice.position / self.capacity.page_len;
+            if let Some(page) = entry.slice.pages.iter().skip(first).find(|page| !written.insert(**page)) {
                 return Err(fault(entry, format!("page {page} is written in this batch already")));
             }
         }
         for entry in &entries {
-            let read = entry.pages.iter().take(entry.position / self.capacity.page_len);
+            let read = entry.slice.pages.iter().take(entry.slice.position / self.capacity.page_len);
             if let Some(page) = read.into_iter().find(|page| written.contains(page)) {
                 return Err(fault(entry, format!("page {page} is read and written in this batch")));
             }

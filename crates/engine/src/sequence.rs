@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::{History, Mask, Sampled, Sampling, Seen, StateSlots, all_finite};
+use tern_graph::{History, Mask, Sampled, Sampling, Seen, Slice, StateSlots, all_finite};
 
 use crate::pages::{Need, PageList, Pages, Text};
 use crate::slots::NextStep;
@@ -247,10 +247,16 @@ impl Sequence {
         }
         self.planned = end;
         self.fresh = false;
-        let (pages, window_pages) = (self.held.pages.clone(), self.held.window_pages.clone());
-        let (second, adapters) = (self.request.second, self.request.adapters.clone());
-        let (id, state) = (self.id, None);
-        Entry { id, tokens, carried, position, pages, window_pages, state, second, adapters, want }
+        let slice = Slice {
+            len: tokens.len(),
+            position,
+            pages: self.held.pages.clone(),
+            window_pages: self.held.window_pages.clone(),
+            state: None,
+            second: self.request.second,
+            adapters: self.request.adapters.clone(),
+        };
+        Entry { id: self.id, tokens, carried, slice, want }
     }
 
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them
@@ -271,7 +277,7 @@ impl Sequence {
 
     /// Applies the answer to an entry and emits the resulting events.
     pub(crate) fn advance(&mut self, entry: &Entry, answer: &Answer, emit: &mut impl FnMut(Event)) {
-        self.computed = entry.position + entry.tokens.len();
+        self.computed = entry.slice.position + entry.tokens.len();
         let not_finite = EngineError::NotFinite { position: self.computed - 1 };
         self.unknown -= usize::from(entry.sample().is_some());
         match (&entry.want, answer) {

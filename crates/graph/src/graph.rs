@@ -1,6 +1,8 @@
 //! A model as a list of ops, with checked shapes and a printable form.
 
 mod adapters;
+mod attention;
+mod builder;
 mod linear_inputs;
 mod plan;
 mod print;
@@ -10,9 +12,7 @@ mod rotation;
 
 use std::collections::HashMap;
 
-use crate::op::{
-    Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Val, WeightId,
-};
+use crate::op::{Op, TableRow, Val, WeightId};
 use crate::{KvLayer, StateLayer};
 
 pub use adapters::{AdaptedLinear, AdapterScales, AdapterSet};
@@ -166,15 +166,6 @@ impl Graph {
         self.matrix(name, 1, len)
     }
 
-    /// Registers a rotary table.
-    pub fn rope_table(&mut self, table: RopeTable) -> usize {
-        if let Some(i) = self.ropes.iter().position(|t| *t == table) {
-            return i;
-        }
-        self.ropes.push(table);
-        self.ropes.len() - 1
-    }
-
     /// The weight with this id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.index()]
@@ -272,16 +263,6 @@ impl Graph {
         tables.min().unwrap_or(usize::MAX)
     }
 
-    /// See [`Op::Embed`].
-    pub fn embed(&mut self, table: WeightId, scale: f32) -> Val {
-        let Weight { cols: width, rotation, .. } = *self.weight(table);
-        let x = self.push(Op::Embed { table, scale }, Value { width, outputs_only: false });
-        match rotation {
-            Some(rotation) => self.push(Op::Rotate { x, rotation, inverse: true }, self.value(x)),
-            None => x,
-        }
-    }
-
     /// What the sequences of a step must be like.
     pub fn sequence_rules(&self) -> SequenceRules {
         let tables = self.nodes.iter().filter_map(|n| match n.op {
@@ -296,258 +277,6 @@ impl Graph {
         SequenceRules { positions: tables.min(), whole, adapters: self.adapters() }
     }
 
-    /// See [`Op::AddRow`].
-    pub fn add_row(&mut self, x: Val, table: WeightId, row: TableRow) -> Result<Val> {
-        self.check_tokens("add_row", x)?;
-        let Weight { name, rows, cols, .. } = self.weight(table);
-        if *cols != self.width(x) || *rows == 0 {
-            return fail(format!("{name}: rows of {cols} columns on a value of {}", self.width(x)));
-        }
-        if row == TableRow::Type && *rows < 2 {
-            return fail(format!("{name}: {rows} row, types of tokens have two"));
-        }
-        Ok(self.push(Op::AddRow { x, table, row }, self.value(x)))
-    }
-
-    /// See [`Op::Apply`].
-    pub fn apply(&mut self, x: Val, function: Function) -> Val {
-        self.push(Op::Apply { x, function }, self.value(x))
-    }
-
-    /// `max(x, 0)^2`: the value as its own gate.
-    pub fn squared_relu(&mut self, x: Val) -> Result<Val> {
-        self.gated(x, x, Activation::Relu)
-    }
-
-    /// See [`Op::Norm`].
-    pub fn norm(&mut self, x: Val, weight: WeightId, eps: f32) -> Result<Val> {
-        self.norm_of_kind(x, weight, None, eps, NormKind::Rms)
-    }
-
-    /// See [`Op::Norm`].
-    pub fn norm_of_kind(
-        &mut self,
-        x: Val,
-        weight: WeightId,
-        bias: Option<WeightId>,
-        eps: f32,
-        kind: NormKind,
-    ) -> Result<Val> {
-        let Weight { name, rows, cols: len, .. } = self.weight(weight);
-        let len = self.check_groups(name, x, *len)?;
-        if *rows != 1 && rows * len != self.width(x) {
-            return fail(format!("{name}: {rows} norms of {len} columns on a value of {}", self.width(x)));
-        }
-        self.check_vector(bias, len)?;
-        Ok(self.push(Op::Norm { x, len, weight: Some(weight), bias, eps, kind }, self.value(x)))
-    }
-
-    /// See [`Op::Norm`]. Root mean square, without a weight.
-    pub fn plain_norm(&mut self, x: Val, len: usize, eps: f32) -> Result<Val> {
-        let len = self.check_groups("norm", x, len)?;
-        Ok(self.push(Op::Norm { x, len, weight: None, bias: None, eps, kind: NormKind::Rms }, self.value(x)))
-    }
-
-    fn check_groups(&self, name: &str, x: Val, len: usize) -> Result<usize> {
-        if len == 0 || !self.width(x).is_multiple_of(len) {
-            return fail(format!("{name}: a norm of {len} columns on a value of {}", self.width(x)));
-        }
-        Ok(len)
-    }
-
-    /// See [`Op::Linear`].
-    pub fn linear(&mut self, x: Val, weight: WeightId) -> Result<Val> {
-        self.linear_with(x, weight, None, None)
-    }
-
-    /// See [`Op::Linear`].
-    pub fn linear_with(
-        &mut self,
-        x: Val,
-        weight: WeightId,
-        scale: Option<WeightId>,
-        bias: Option<WeightId>,
-    ) -> Result<Val> {
-        let rotation = self.weight(weight).rotation;
-        let x = self.rotated(x, rotation)?;
-        let w = self.weight(weight);
-        if w.cols != self.width(x) {
-            return fail(format!(
-                "{}: a linear of {} columns on a value of {}",
-                w.name,
-                w.cols,
-                self.width(x)
-            ));
-        }
-        let value = Value { width: w.rows, ..self.value(x) };
-        self.check_vector(scale, 1)?;
-        self.check_vector(bias, value.width)?;
-        Ok(self.push(Op::Linear { x, weight, scale, bias }, value))
-    }
-
-    /// See [`Op::Rope`].
-    pub fn rope(&mut self, x: Val, head_dim: usize, style: RopeStyle, table: usize) -> Result<Val> {
-        self.check_tokens("rope", x)?;
-        let pairs = self.ropes[table].freqs.len();
-        if head_dim == 0 || !self.width(x).is_multiple_of(head_dim) || pairs * 2 > head_dim {
-            return fail(format!(
-                "rope of {} dimensions on heads of {head_dim} in a value of {}",
-                pairs * 2,
-                self.width(x)
-            ));
-        }
-        Ok(self.push(Op::Rope { x, head_dim, style, table }, self.value(x)))
-    }
-
-    /// See [`Op::Attend`]. Opens a new KV layer.
-    pub fn attend(&mut self, q: Val, k: Val, v: Val, args: Attention) -> Result<Val> {
-        self.attend_with(q, k, v, args, None)
-    }
-
-    /// See [`Op::Attend`]. Opens a new KV layer.
-    pub fn attend_with(
-        &mut self,
-        q: Val,
-        k: Val,
-        v: Val,
-        args: Attention,
-        sinks: Option<WeightId>,
-    ) -> Result<Val> {
-        self.check_heads("q", q, args.heads * args.head_dim)?;
-        self.check_heads("k", k, args.kv_heads * args.head_dim)?;
-        self.check_heads("v", v, args.kv_heads * args.v_dim)?;
-        self.check_attention(&args)?;
-        self.check_vector(sinks, args.heads)?;
-        let layer = self.kv_layer_of(&args);
-        let value = Value { width: args.heads * args.v_dim, outputs_only: false };
-        Ok(self.push(Op::Attend { q, kv: Some(KeysAndValues { k, v }), layer, args, sinks }, value))
-    }
-
-    /// A new KV layer. Attentions that are not causal keep nothing for later steps: those of one shape share a layer.
-    fn kv_layer_of(&mut self, args: &Attention) -> usize {
-        let kept = args.kv_layer();
-        let shared = |layer: usize| {
-            let nodes = self.nodes.iter();
-            let mut readers = nodes.filter_map(|n| match &n.op {
-                Op::Attend { layer: of, args, .. } if *of == layer => Some(args),
-                _ => None,
-            });
-            self.kv[layer] == kept && readers.all(|args| !args.causal)
-        };
-        if let Some(layer) = (0..self.kv.len()).find(|layer| !args.causal && shared(*layer)) {
-            return layer;
-        }
-        self.kv.push(kept);
-        self.kv.len() - 1
-    }
-
-    /// See [`Op::Attend`]. Attends to the keys and values of a KV layer that an earlier node stores.
-    pub fn attend_to(&mut self, q: Val, layer: usize, args: Attention) -> Result<Val> {
-        self.check_heads("q", q, args.heads * args.head_dim)?;
-        self.check_attention(&args)?;
-        let (layers, kept) = (self.kv.len(), args.kv_layer());
-        match self.kv.get(layer) {
-            None => return fail(format!("attend: KV layer {layer} of {layers}")),
-            Some(kv) if *kv != kept => {
-                return fail(format!("attend: want {kept}, KV layer {layer} has {kv}"));
-            }
-            Some(_) => {}
-        }
-        let value = Value { width: args.heads * args.v_dim, outputs_only: false };
-        Ok(self.push(Op::Attend { q, kv: None, layer, args, sinks: None }, value))
-    }
-
-    fn check_attention(&self, args: &Attention) -> Result<()> {
-        if args.alibi.is_some() && (args.causal || args.softcap.is_some()) {
-            return fail("attend: slopes are for attention that is not causal and has no soft cap".into());
-        }
-        if args.kv_heads == 0 || !args.heads.is_multiple_of(args.kv_heads) {
-            return fail(format!(
-                "attend: {} heads are not a multiple of {} kv heads",
-                args.heads, args.kv_heads
-            ));
-        }
-        if args.temperature.is_some_and(|t| t.length == 0) {
-            return fail("attend: a temperature that grows every 0 positions".into());
-        }
-        Ok(())
-    }
-
-    fn check_heads(&self, name: &str, value: Val, width: usize) -> Result<()> {
-        self.check_tokens("attend", value)?;
-        if self.width(value) != width {
-            return fail(format!("attend: want {name} of {width} columns, got {}", self.width(value)));
-        }
-        Ok(())
-    }
-
-    /// See [`Op::Gated`].
-    pub fn gated(&mut self, gate: Val, up: Val, act: Activation) -> Result<Val> {
-        self.check_same("gated", gate, up)?;
-        Ok(self.push(Op::Gated { gate, up, act }, self.value(gate)))
-    }
-
-    /// See [`Op::Add`].
-    pub fn add(&mut self, a: Val, b: Val) -> Result<Val> {
-        self.check_same("add", a, b)?;
-        Ok(self.push(Op::Add { a, b }, self.value(a)))
-    }
-
-    /// See [`Op::Scale`].
-    pub fn scale(&mut self, x: Val, by: f32) -> Val {
-        self.push(Op::Scale { x, by }, self.value(x))
-    }
-
-    /// See [`Op::SoftCap`].
-    pub fn softcap(&mut self, x: Val, cap: f32) -> Val {
-        self.push(Op::SoftCap { x, cap }, self.value(x))
-    }
-
-    /// See [`Op::Columns`].
-    pub fn columns(&mut self, x: Val, start: usize, len: usize) -> Result<Val> {
-        if start + len > self.width(x) {
-            return fail(format!("columns {start}..{} of a value of {}", start + len, self.width(x)));
-        }
-        let value = Value { width: len, ..self.value(x) };
-        Ok(self.push(Op::Columns { x, start, len }, value))
-    }
-
-    /// See [`Op::HeadColumns`].
-    pub fn head_columns(&mut self, x: Val, every: usize, start: usize, len: usize) -> Result<Val> {
-        let width = self.width(x);
-        if every == 0 || !width.is_multiple_of(every) || start + len > every {
-            let end = start + len;
-            return fail(format!("columns {start}..{end} of heads of {every} in a value of {width}"));
-        }
-        let value = Value { width: width / every * len, ..self.value(x) };
-        Ok(self.push(Op::HeadColumns { x, every, start, len }, value))
-    }
-
-    /// See [`Op::JoinHeads`].
-    pub fn join_heads(&mut self, a: Val, b: Val, heads: usize) -> Result<Val> {
-        let (first, second) = (self.value(a), self.value(b));
-        let fits = |width: usize| heads > 0 && width.is_multiple_of(heads);
-        if !fits(first.width) || !fits(second.width) || first.outputs_only != second.outputs_only {
-            return fail(format!(
-                "join_heads: {heads} heads in values of {} and {}",
-                first.width, second.width
-            ));
-        }
-        let value = Value { width: first.width + second.width, ..first };
-        Ok(self.push(Op::JoinHeads { a, b, heads }, value))
-    }
-
-    /// See [`Op::Outputs`].
-    pub fn outputs(&mut self, x: Val) -> Val {
-        let value = Value { width: self.width(x), outputs_only: true };
-        self.push(Op::Outputs { x }, value)
-    }
-
-    /// See [`Op::Input`].
-    pub fn input(&mut self, index: usize, width: usize) -> Val {
-        self.push(Op::Input { index }, Value { width, outputs_only: false })
-    }
-
     /// Columns of each input of a step, by index.
     pub fn input_widths(&self) -> Vec<usize> {
         let mut widths = vec![];
@@ -558,44 +287,6 @@ impl Graph {
             }
         }
         widths
-    }
-
-    /// See [`Op::Means`].
-    pub fn means(&mut self, x: Val) -> Result<Val> {
-        self.check_tokens("means", x)?;
-        let value = Value { width: self.width(x), outputs_only: true };
-        Ok(self.push(Op::Means { x }, value))
-    }
-
-    pub(crate) fn push(&mut self, op: Op, value: Value) -> Val {
-        self.nodes.push(Node { op, value });
-        Val(self.nodes.len() as u32 - 1)
-    }
-
-    /// Refuses output rows, which have no positions.
-    pub(crate) fn check_tokens(&self, op: &str, x: Val) -> Result<()> {
-        if self.value(x).outputs_only {
-            return fail(format!("{op}: want one row per token, got the outputs only"));
-        }
-        Ok(())
-    }
-
-    fn check_same(&self, op: &str, a: Val, b: Val) -> Result<()> {
-        if self.value(a).outputs_only != self.value(b).outputs_only {
-            return fail(format!("{op}: one value has one row per token, the other one per output"));
-        }
-        if self.value(a) != self.value(b) {
-            return fail(format!("{op}: a value of {} columns and one of {}", self.width(a), self.width(b)));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn check_vector(&self, id: Option<WeightId>, len: usize) -> Result<()> {
-        let Some(w) = id.map(|id| self.weight(id)) else { return Ok(()) };
-        if (w.rows, w.cols) != (1, len) {
-            return fail(format!("{}: want [{len}], declared as [{}, {}]", w.name, w.rows, w.cols));
-        }
-        Ok(())
     }
 }
 

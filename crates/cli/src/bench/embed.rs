@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use tern::engine::{Batch, Capacity, Entry, Runner, Want, WholeRows};
-use tern::graph::Random;
+use tern::graph::{PageTable, Random, Slice};
 use tern::{Context, PAGE_LEN};
 
 use crate::args::BenchEmbedArgs;
@@ -51,12 +51,10 @@ pub(crate) fn bench_embed(args: &BenchEmbedArgs) -> CliResult<()> {
     let texts: Vec<Vec<u32>> =
         (0..args.texts).map(|_| (0..args.tokens).map(|_| random.below(vocab) as u32).collect()).collect();
     let batch = |texts: &[Vec<u32>]| {
-        let entry = |(i, tokens): (usize, &Vec<u32>)| Entry {
-            id: i as u64,
-            tokens: tokens.clone(),
-            pages: (i * pages_each..(i + 1) * pages_each).map(|page| page as u32).collect(),
-            want: Want::Whole(rows),
-            ..Entry::default()
+        let entry = |(i, tokens): (usize, &Vec<u32>)| {
+            let pages: PageTable = (i * pages_each..(i + 1) * pages_each).map(|page| page as u32).collect();
+            let slice = Slice::new(tokens.len(), 0, pages);
+            Entry { id: i as u64, tokens: tokens.clone(), carried: None, slice, want: Want::Whole(rows) }
         };
         Batch { entries: texts.iter().enumerate().map(entry).collect(), ..Batch::default() }
     };

@@ -1,6 +1,6 @@
 //! What the scripted runner detects.
 
-use tern_graph::Sampling;
+use tern_graph::{Sampling, Slice};
 
 use super::*;
 use crate::{StateCapacity, WindowPages};
@@ -9,9 +9,9 @@ const PAIRS: Capacity =
     Capacity { pages: 8, page_len: 2, max_tokens: 8, max_outputs: 8, window: None, state: None };
 
 fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
-    let (tokens, pages) = (tokens.to_vec(), pages.to_vec().into());
+    let slice = Slice::new(tokens.len(), position, pages.to_vec());
     let want = Want::Token(Sample::default(), None);
-    Entry { id: 1, tokens, position, pages, want, ..Entry::default() }
+    Entry { id: 1, tokens: tokens.to_vec(), slice, want, carried: None }
 }
 
 fn next(runner: &mut ScriptedRunner, entries: Vec<Entry>) -> Result<Vec<u32>, String> {
@@ -35,6 +35,8 @@ fn a_slot_never_written_a_missing_page_and_a_shared_page_are_refused() {
     let mut message = |entries| next(runner, entries).unwrap_err();
     assert_eq!(message(vec![entry(&[1], 1, &[0])]), "request 1: position 0 was never written");
     assert_eq!(message(vec![entry(&[1], 2, &[0])]), "request 1: no page for position 2");
+    let longer = Entry { tokens: vec![1, 2], ..entry(&[1], 0, &[0]) };
+    assert_eq!(message(vec![longer]), "request 1: a slice of 1 for 2 tokens");
     let twice = vec![entry(&[1], 0, &[5]), entry(&[1], 0, &[5])];
     assert_eq!(message(twice), "request 1: page 5 is written in this batch already");
 }
@@ -43,7 +45,10 @@ fn a_slot_never_written_a_missing_page_and_a_shared_page_are_refused() {
 fn a_window_page_that_others_have_overwritten_is_detected_while_it_is_seen() {
     let capacity = Capacity { window: Some(WindowPages { tokens: 3, pages: 4 }), ..PAIRS };
     let runner = &mut ScriptedRunner::new(1000, capacity);
-    let with = |entry: Entry, window: &[u32]| Entry { window_pages: window.to_vec().into(), ..entry };
+    let with = |entry: Entry, window: &[u32]| Entry {
+        slice: Slice { window_pages: window.to_vec().into(), ..entry.slice },
+        ..entry
+    };
     let mut step = |entry, window| next(runner, vec![with(entry, window)]).map(|_| ());
     step(entry(&[1, 2, 3, 4], 0, &[0, 1]), &[0, 1]).unwrap();
     step(entry(&[7, 8], 0, &[4]), &[0]).unwrap(); // another sequence takes the first page
@@ -58,7 +63,10 @@ fn a_window_page_that_others_have_overwritten_is_detected_while_it_is_seen() {
 fn a_state_of_other_tokens_or_of_another_position_is_detected() {
     let state = Some(StateCapacity { slots: 4, bytes: 1 });
     let runner = &mut ScriptedRunner::new(1000, Capacity { state, ..PAIRS });
-    let with = |entry: Entry, read, write| Entry { state: Some(StateSlots { read, write }), ..entry };
+    let with = |entry: Entry, read, write| Entry {
+        slice: Slice { state: Some(StateSlots { read, write }), ..entry.slice },
+        ..entry
+    };
     let whole = next(runner, vec![with(entry(&[1, 2, 3, 4], 0, &[0, 1]), None, 0)]);
     let mut step = |entries| next(runner, entries);
     assert_eq!(

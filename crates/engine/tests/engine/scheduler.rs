@@ -23,7 +23,7 @@ fn with_capacity(limits: Limits, capacity: Capacity, prompts: &[usize]) -> Sched
 
 /// `(id, position, tokens, samples)` of each entry.
 fn shape(batch: &Batch) -> Vec<(u64, usize, usize, bool)> {
-    batch.entries.iter().map(|e| (e.id, e.position, e.tokens.len(), e.sample().is_some())).collect()
+    batch.entries.iter().map(|e| (e.id, e.slice.position, e.tokens.len(), e.sample().is_some())).collect()
 }
 
 fn step(scheduler: &mut Scheduler) -> Vec<(u64, usize, usize, bool)> {
@@ -168,7 +168,7 @@ fn a_request_cancelled_between_plan_and_apply_emits_nothing() {
 
 /// `(id, position, carried)` of each entry.
 fn carried(batch: &Batch) -> Vec<(u64, usize, Option<usize>)> {
-    batch.entries.iter().map(|e| (e.id, e.position, e.carried)).collect()
+    batch.entries.iter().map(|e| (e.id, e.slice.position, e.carried)).collect()
 }
 
 #[test]

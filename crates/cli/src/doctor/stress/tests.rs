@@ -93,13 +93,15 @@ fn wrong_pages_are_found_and_explained() {
     let mixing = || {
         let mut left = 10;
         Broken(scripted(), move |batch: &mut Batch| {
-            let Some(page) = batch.entries.first().map(|e| e.pages[0]) else { return Ok(()) };
-            let reads = |e: &&mut Entry| e.position >= PAGE_LEN && e.pages[0] != page && e.sample().is_some();
+            let Some(page) = batch.entries.first().map(|e| e.slice.pages[0]) else { return Ok(()) };
+            let reads = |e: &&mut Entry| {
+                e.slice.position >= PAGE_LEN && e.slice.pages[0] != page && e.sample().is_some()
+            };
             if left > 0
                 && let Some(entry) = batch.entries.iter_mut().find(reads)
             {
                 left -= 1;
-                entry.pages.make_mut()[0] = page;
+                entry.slice.pages.make_mut()[0] = page;
             }
             Ok(())
         })
