@@ -5,12 +5,14 @@ mod backend;
 pub mod cases;
 mod experts;
 mod graph;
+mod lazy_tensor;
 mod memory;
 mod op;
 mod random;
 mod reference;
 mod sampling;
 mod tensor;
+mod weight_error;
 
 pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
@@ -25,6 +27,7 @@ pub use graph::{
     KeyHeads, LinearInput, LinearInputs, MAX_TAPS, Node, Plan, Role, Roles, RopeTable, Rotation, ScanWeights,
     SelectiveScan, SequenceRules, Value, Weight, Work, sigmoid, softplus,
 };
+pub use lazy_tensor::LazyTensor;
 pub use memory::{
     KvCells, KvLayer, KvSize, KvSpec, PageTable, StateLayer, StateSlots, StateSpec, WindowLayers,
 };
@@ -39,3 +42,4 @@ pub use sampling::{
     Xtc, all_finite, divergence, log_sum_exp, top_logprobs,
 };
 pub use tensor::HostTensor;
+pub use weight_error::WeightError;
