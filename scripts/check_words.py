@@ -48,6 +48,9 @@ WORDS = [
 ]
 PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})(?!\w))" for i, (pattern, _) in enumerate(WORDS)), re.IGNORECASE)
 
+# Names of files that say nothing about their subject, or that there was another one before.
+NAMES = re.compile(r"(?:.*_)?(?:utils?|helpers?|misc|pub|v\d+)|new_.*|.*manager\d*")
+
 # Folders whose comments and file names are not checked yet.
 UNCHECKED = ("cli", "cuda", "engine", "formats", "graph", "models", "server", "tern")
 
@@ -182,6 +185,7 @@ def check_itself():
         assert found("/// The norm behind a linear, a server behind a proxy.\n") == ["behind"]
         assert found("/// ```\n/// // so many\n/// ```\nfn f() {}\n") == []
         assert found(f"// {'x' * 110}\n") == [113]
+    assert [n for n in ("utils", "new_pages", "ring_v2", "pages", "pull", "value_memory") if NAMES.fullmatch(n)] == ["utils", "new_pages", "ring_v2"]
 
 
 def main():
@@ -200,6 +204,9 @@ def main():
     for path in sources():
         name = path.relative_to(ROOT)
         texts.append((f"{name}, its name", path.stem.replace("_", " ")))
+        if NAMES.fullmatch(path.stem):
+            hits += 1
+            print(f"{name}: a name that does not say what is in the file")
         for number, text in blocks(comment_lines(path)):
             texts.append((f"{name}:{number}", text))
             for fragment in fragments(text):
