@@ -505,6 +505,8 @@ fn models_that_are_not_loaded_are_described() {
     });
     assert_eq!((&a["details"], &a["size"]), (&details, &json!(1000)));
     assert_eq!(a["digest"].as_str().unwrap().len(), 64);
+    say(&site, "a");
+    assert_eq!(site.get("/api/ps").json()["models"][0]["digest"], a["digest"]);
     assert_eq!((&broken["details"]["family"], &broken["size"]), (&json!(""), &json!(1000)));
     let models = site.get("/v1/models").json();
     let capabilities = |at: usize| models["data"][at]["capabilities"].clone();
