@@ -1,8 +1,9 @@
 //! The models that `tern serve` loads on request: those of the flags, of a folder, or of `tern list`.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use tern::formats::Checkpoint;
+use tern::formats::{Access, Checkpoint};
 use tern::hub::{self, HubError, Location, Silent};
 use tern::{CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
 use tern_server::{CheckedLoad, Library, LibraryModel, LoadError};
@@ -216,11 +217,13 @@ impl Library for LocalLibrary {
                 || hub::KNOWN.iter().any(|known| known.name == name && !known.embedded()))
     }
 
-    fn open(&self, name: &str) -> Result<CheckedLoad, String> {
+    fn open(&self, name: &str, until: Option<Instant>) -> Result<CheckedLoad, String> {
         let entry = self.entry(name).ok_or_else(|| format!("{name}: there is no such model"))?;
         let (name, args) = (entry.model.name, self.args.clone());
-        let options = LoadOptions { claims: self.claims.clone(), ..load_options(&args) };
-        let checked = CheckedModel::open(&entry.target, &options, &args.model.progress());
+        let options = load_options(&args);
+        let access = Access { until, ..options.access };
+        let options = LoadOptions { claims: self.claims.clone(), access, ..options };
+        let checked = CheckedModel::open(&entry.target, &options, &args.model.progress().until(until));
         let checked = checked.map_err(|error| CliError::from(error).to_string())?;
         let digest = digest(entry.path.as_deref());
         let failed = |error: tern::Error| LoadError {
@@ -233,7 +236,7 @@ impl Library for LocalLibrary {
                 let backend = args.model.backend();
                 let backend =
                     backend.map_err(|error| LoadError { message: error.to_string(), is_memory: false })?;
-                let model = checked.start(backend, &options, &args.model.progress()).map_err(failed)?;
+                let model = checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
                 Ok(served(&args, model, vec![name], digest))
             }),
         })
