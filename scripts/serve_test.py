@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 KEY = "a-key-for-tests"
 # beside the model, for clients of embeddings and rerankers
-ENCODER = "all-minilm-l6-v2-f32.gguf"
+ENCODER = "all-minilm-l6-v2"
 
 
 def get(url, key=KEY):

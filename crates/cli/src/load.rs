@@ -21,11 +21,18 @@ pub(crate) struct Bars {
     bar: RefCell<Option<ProgressBar>>,
     /// When loading the weights began, and their size in bytes.
     loading: Cell<Option<(Instant, u64)>>,
+    /// When the load is to end, complete or not.
+    until: Option<Instant>,
 }
 
 impl Bars {
     pub(crate) fn new(quiet: bool) -> Bars {
         Bars { quiet, ..Bars::default() }
+    }
+
+    /// The same for a load that ends at this time, complete or not.
+    pub(crate) fn until(self, until: Option<Instant>) -> Bars {
+        Bars { until, ..self }
     }
 }
 
@@ -83,6 +90,10 @@ impl Progress for Bars {
             device.name,
             units::bytes(device.memory_free)
         );
+    }
+
+    fn stopped(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
     }
 }
 
@@ -143,7 +154,7 @@ impl ModelArgs {
             },
             max_seqs: 1,
             max_waiting: 0,
-            access: Access { copy: self.no_mmap, lock: self.mlock },
+            access: Access { copy: self.no_mmap, lock: self.mlock, until: None },
             adapters: self.lora.clone(),
             ..LoadOptions::default()
         }

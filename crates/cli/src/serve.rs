@@ -216,11 +216,11 @@ fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedM
         return Err(CliError::message(format!("--lora {}: the model has this name", adapter.name)));
     }
     let model = Model::load_showing(target, &options, &args.model.progress())?;
-    Ok(served(args, model, names))
+    Ok(served(args, model, names, library::digest_of(target)))
 }
 
 /// A loaded model under these names, with the defaults of the flags.
-fn served(args: &ServeArgs, model: Model, names: Vec<String>) -> ServedModel {
+fn served(args: &ServeArgs, model: Model, names: Vec<String>, digest: String) -> ServedModel {
     let limits = model.handle().limits();
     if !args.model.quiet {
         let capacity = model.handle().capacity();
@@ -244,6 +244,7 @@ fn served(args: &ServeArgs, model: Model, names: Vec<String>) -> ServedModel {
     defaults.dry.breakers = model.breakers(args.samplers.breakers().iter().map(String::as_str));
     ServedModel {
         names,
+        digest,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         defaults,
         default_adapters: DefaultAdapters::default(),

@@ -115,6 +115,9 @@ fn damaged_files_and_fifos_unload_and_delay_no_healthy_model() {
     );
     assert_eq!(good["size"], std::fs::metadata(stories_file()).unwrap().len());
     assert_eq!(good["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(server.completes("good").0, 200);
+    let (_, loaded) = server.send("GET", "/api/ps", Value::Null);
+    assert_eq!(loaded["models"][0]["digest"], good["digest"]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
+use std::time::Instant;
 
 use bytes::Bytes;
 use memmap2::{Mmap, MmapMut};
@@ -16,7 +17,12 @@ pub struct Access {
     pub copy: bool,
     /// Locks all bytes in memory, so that the system does not evict them.
     pub lock: bool,
+    /// When a copy is given up that is not complete.
+    pub until: Option<Instant>,
 }
+
+/// Bytes of a copy that are read between two checks of the time.
+const READ: usize = 16 << 20;
 
 impl Access {
     /// The bytes of the file at `path`.
@@ -24,7 +30,7 @@ impl Access {
         let io = |e| FormatError::Io(path.into(), e);
         let file = open_regular(path).map_err(io)?;
         let map = match self.copy {
-            true => copied(file, path)?,
+            true => copied(file, path, self.until)?,
             // SAFETY: the map is read-only and private to this process; a fault after another process truncates the
             // file is a documented limitation (see `Checkpoint::open`).
             false => unsafe { Mmap::map(&file) }.map_err(|e| not_mapped(&file, e).at(path))?,
@@ -63,16 +69,21 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// A copy of the whole file, in anonymous mapped memory: a failed allocation is an error, not an abort as with `Vec`.
-fn copied(mut file: File, path: &Path) -> Result<Mmap, FormatError> {
+fn copied(mut file: File, path: &Path, until: Option<Instant>) -> Result<Mmap, FormatError> {
     let io = |e| FormatError::Io(path.into(), e);
     let bytes = file.metadata().map_err(io)?.len();
     let no_memory = |e| FormatError::NoMemory(bytes, e).at(path);
     let len = usize::try_from(bytes).map_err(|e| no_memory(io::Error::other(e)))?;
     let mut memory = MmapMut::map_anon(len).map_err(no_memory)?;
-    file.read_exact(&mut memory).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => FormatError::Shrank(bytes).at(path),
-        _ => io(e),
-    })?;
+    for (part, done) in memory.chunks_mut(READ).zip((0_u64..).step_by(READ)) {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return Err(FormatError::Late(done, bytes).at(path));
+        }
+        file.read_exact(part).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => FormatError::Shrank(bytes).at(path),
+            _ => io(e),
+        })?;
+    }
     memory.make_read_only().map_err(io)
 }
 
@@ -85,14 +96,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let content: Vec<u8> = (0..20_000u32).map(|i| i as u8).collect();
-        for access in [Access { copy: true, lock: false }, Access { copy: true, lock: true }] {
+        for lock in [false, true] {
+            let access = Access { copy: true, lock, ..Access::default() };
             std::fs::write(&path, &content).unwrap();
             let bytes = access.bytes(&path).unwrap();
             File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
             assert_eq!(bytes, content, "{access:?}");
         }
-        assert!(Access { copy: true, lock: false }.bytes(&path).unwrap().is_empty());
+        assert!(Access { copy: true, ..Access::default() }.bytes(&path).unwrap().is_empty());
         assert!(matches!(Access::default().bytes(&folder.path().join("none")), Err(FormatError::Io(..))));
+    }
+
+    #[test]
+    fn a_copy_ends_at_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![7; 3 * READ / 2]).unwrap();
+        let until = |until: Instant| Access { copy: true, until: Some(until), ..Access::default() };
+        let error = until(Instant::now()).bytes(&path).unwrap_err().to_string();
+        let message = "reading took too long and was given up after 0 of 25165824 bytes";
+        assert_eq!(error, format!("{}: {message}", path.display()));
+        let later = Instant::now() + std::time::Duration::from_secs(600);
+        assert_eq!(until(later).bytes(&path).unwrap().len(), 3 * READ / 2);
     }
 
     /// Opening a FIFO waits for a writer: the test would never end.
@@ -106,7 +131,7 @@ mod tests {
         std::os::unix::fs::symlink(&fifo, &link).unwrap();
         for path in [fifo.as_path(), link.as_path(), folder.path(), Path::new("/dev/zero")] {
             for copy in [false, true] {
-                let error = Access { copy, lock: false }.bytes(path).unwrap_err().to_string();
+                let error = Access { copy, ..Access::default() }.bytes(path).unwrap_err().to_string();
                 assert_eq!(error, format!("{}: not a regular file", path.display()));
             }
         }

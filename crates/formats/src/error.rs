@@ -19,6 +19,9 @@ pub enum FormatError {
     /// The file shrank while it was copied: its size at first.
     #[error("the file had {0} bytes and was truncated while it was read")]
     Shrank(u64),
+    /// The copy took longer than it may: the bytes that were read, and all.
+    #[error("reading took too long and was given up after {0} of {1} bytes")]
+    Late(u64, u64),
     /// The memory for a copy could not be allocated: the bytes, and the system's error.
     #[error("cannot allocate {0} bytes for a copy of the file: {1}")]
     NoMemory(u64, #[source] io::Error),

@@ -18,6 +18,7 @@ mod cache;
 mod config;
 mod delete;
 mod digest;
+mod durable;
 mod error;
 mod fetch;
 mod folder;

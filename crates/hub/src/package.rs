@@ -9,7 +9,7 @@ use crate::fetch::Program;
 use crate::known::{Known, Part, Registry};
 use crate::progress::Work;
 use crate::repo::{Job, wait_for};
-use crate::{Config, HubError, digest};
+use crate::{Config, HubError, digest, durable};
 
 /// The path of the downloaded model; the hash in its name distinguishes versions.
 pub(crate) fn path(known: &Known, config: &Config) -> PathBuf {
@@ -44,7 +44,7 @@ pub(crate) fn pull(
         let (file, want) = (known.file.to_string(), known.sha256.to_string());
         return Err(HubError::Hash { file, want, got });
     }
-    fs::rename(&whole, &path).map_err(HubError::io(&path))?;
+    durable::publish(&whole, &path)?;
     Ok(path)
 }
 
@@ -74,7 +74,6 @@ fn assemble(
         all = Box::new(std::io::Read::chain(all, File::open(piece).map_err(HubError::io(piece))?));
     }
     let hash = digest::of(all, |chunk| out.write_all(chunk)).map_err(HubError::io(whole))?;
-    out.sync_all().map_err(HubError::io(whole))?;
     Ok(hash)
 }
 

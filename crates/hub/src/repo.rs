@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::fetch::{Fetch, FetchError, POLL};
 use crate::name::RepoName;
 use crate::progress::Work;
-use crate::{Config, HubError, Progress, cache, digest, select};
+use crate::{Config, HubError, Progress, cache, digest, durable, select};
 
 /// Limit of a listing in bytes.
 const LISTING: u64 = 64 << 20;
@@ -84,7 +84,7 @@ pub(crate) fn pull(
     }
     // last, so that a reference never points to a snapshot without its files
     if revision == "main" {
-        write_ref(&folder.join("refs"), revision, &listing.sha)?;
+        write_ref(job, &folder, revision, &listing.sha)?;
     }
     Ok(chosen.path(&snapshot))
 }
@@ -132,7 +132,7 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
         return Ok(());
     }
     fs::create_dir_all(&blobs).map_err(HubError::io(&blobs))?;
-    let _lock = lock(job, folder, blob)?;
+    let _lock = lock(job, folder, blob.key, blob.file)?;
     if there(&path) {
         return Ok(()); // another process downloaded it while this one waited
     }
@@ -164,7 +164,7 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
         let _ = fs::remove_file(&partial);
     }
     checked?;
-    fs::rename(&partial, &path).map_err(HubError::io(&path))
+    durable::publish(&partial, &path)
 }
 
 /// Why a download stopped.
@@ -219,13 +219,14 @@ fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), 
     Ok(())
 }
 
-/// The lock that other tools of the hub use for the same blob.
-fn lock(job: Job<'_>, folder: &Path, blob: &Blob<'_>) -> Result<File, HubError> {
+/// The lock for `key` in a repository's folder, which is the one that other tools of the hub use for a blob; `what` is being
+/// downloaded.
+fn lock(job: Job<'_>, folder: &Path, key: &str, what: &str) -> Result<File, HubError> {
     let locks = job.config.hub_cache.join(".locks").join(folder.file_name().unwrap_or_default());
     fs::create_dir_all(&locks).map_err(HubError::io(&locks))?;
-    let path = locks.join(format!("{}.lock", blob.key));
+    let path = locks.join(format!("{key}.lock"));
     let file = File::create(&path).map_err(HubError::io(&path))?;
-    wait_for(job, &file, blob.file)?;
+    wait_for(job, &file, what)?;
     Ok(file)
 }
 
@@ -244,10 +245,12 @@ pub(crate) fn wait_for(job: Job<'_>, lock: &File, what: &str) -> Result<(), HubE
     Ok(())
 }
 
-fn write_ref(refs: &Path, name: &str, commit: &str) -> Result<(), HubError> {
-    fs::create_dir_all(refs).map_err(HubError::io(refs))?;
-    let path = refs.join(name);
-    fs::write(&path, commit).map_err(HubError::io(&path))
+/// Points a reference to a commit. The partial file is outside of `refs`, where every file is a reference.
+fn write_ref(job: Job<'_>, folder: &Path, name: &str, commit: &str) -> Result<(), HubError> {
+    let refs = folder.join("refs");
+    fs::create_dir_all(&refs).map_err(HubError::io(&refs))?;
+    let _lock = lock(job, folder, name, name)?;
+    durable::replace(&refs.join(name), &folder.join(format!(".{name}.incomplete")), commit)
 }
 
 fn failed(config: &Config, repo: &str, error: FetchError) -> HubError {

@@ -39,105 +39,70 @@ use crate::http::hosts::{self, Hosts};
 use crate::http::{access, error_shape};
 use crate::state::App;
 
-/// The routes, for their description; a test compares them with [`router`].
-const ROUTES: &[(&str, &str)] = &[
-    ("get", "/"),
-    ("get", "/health"),
-    ("get", "/ready"),
-    ("get", "/metrics"),
-    ("get", "/v1/models"),
-    ("get", "/v1/models/{*id}"),
-    ("get", "/lora-adapters"),
-    ("post", "/lora-adapters"),
-    ("post", "/models/load"),
-    ("post", "/models/unload"),
-    ("post", "/v1/chat/completions"),
-    ("post", "/v1/completions"),
-    ("post", "/v1/responses"),
-    ("post", "/v1/responses/input_tokens"),
-    ("get", "/v1/responses/{id}"),
-    ("delete", "/v1/responses/{id}"),
-    ("get", "/v1/responses/{id}/input_items"),
-    ("post", "/v1/messages"),
-    ("post", "/v1/messages/count_tokens"),
-    ("post", "/api/chat"),
-    ("post", "/api/generate"),
-    ("post", "/api/embed"),
-    ("post", "/api/embeddings"),
-    ("get", "/api/tags"),
-    ("get", "/api/ps"),
-    ("post", "/api/show"),
-    ("get", "/api/version"),
-    ("post", "/api/pull"),
-    ("delete", "/api/delete"),
-    ("post", "/v1/embeddings"),
-    ("post", "/v2/embed"),
-    ("post", "/v1/embed"),
-    ("post", "/embedding"),
-    ("post", "/embeddings"),
-    ("post", "/v1/rerank"),
-    ("post", "/v2/rerank"),
-    ("post", "/rerank"),
-    ("post", "/v1/score"),
-    ("post", "/score"),
-    ("post", "/infill"),
-    ("get", "/version"),
-    ("get", "/props"),
-    ("get", "/tokenizer_info"),
-    ("get", "/openapi.json"),
-    ("post", "/tokenize"),
-    ("post", "/detokenize"),
-];
+/// Defines [`ROUTES`] and [`all_routes`] from one list of methods, paths and handlers.
+macro_rules! routes {
+    ($($method:ident $path:literal => $handler:expr;)*) => {
+        /// The method and the path of each route, for their description.
+        const ROUTES: &[(&str, &str)] = &[$((stringify!($method), $path)),*];
 
-/// All routes.
+        fn all_routes() -> Router<Arc<App>> {
+            Router::new()$(.route($path, $method($handler)))*
+        }
+    };
+}
+
+routes! {
+    get "/" => page::page;
+    get "/health" => health::health;
+    get "/ready" => health::ready;
+    get "/metrics" => health::metrics;
+    get "/v1/models" => models::list;
+    get "/v1/models/{*id}" => models::one;
+    get "/lora-adapters" => models::list_adapters;
+    post "/lora-adapters" => models::set_adapters;
+    post "/models/load" => models::load;
+    post "/models/unload" => models::unload;
+    post "/v1/chat/completions" => generating(chat::prepare);
+    post "/v1/completions" => generating(completions::prepare);
+    post "/v1/responses" => generating(responses::prepare);
+    post "/v1/responses/input_tokens" => responses::input_tokens;
+    get "/v1/responses/{id}" => responses::one;
+    delete "/v1/responses/{id}" => responses::delete;
+    get "/v1/responses/{id}/input_items" => responses::input_items;
+    post "/v1/messages" => generating(messages::prepare);
+    post "/v1/messages/count_tokens" => messages::count_tokens;
+    post "/api/chat" => ollama::chat;
+    post "/api/generate" => ollama::generate;
+    post "/api/embed" => ollama::embed;
+    post "/api/embeddings" => ollama::embeddings;
+    get "/api/tags" => ollama::tags;
+    get "/api/ps" => ollama::ps;
+    post "/api/show" => ollama::show;
+    get "/api/version" => ollama::version;
+    post "/api/pull" => ollama::pull;
+    delete "/api/delete" => ollama::delete;
+    post "/v1/embeddings" => embeddings::embeddings;
+    post "/v2/embed" => cohere::embed;
+    post "/v1/embed" => cohere::embed_v1;
+    post "/embedding" => token_embeddings::embedding;
+    post "/embeddings" => token_embeddings::embedding;
+    post "/v1/rerank" => rerank::rerank;
+    post "/v2/rerank" => rerank::rerank;
+    post "/rerank" => rerank::rerank;
+    post "/v1/score" => score::score;
+    post "/score" => score::score;
+    post "/infill" => generating(infill::prepare);
+    get "/version" => about::version;
+    get "/props" => about::props;
+    get "/tokenizer_info" => about::tokenizer_info;
+    get "/openapi.json" => about::openapi;
+    post "/tokenize" => tokens::tokenize;
+    post "/detokenize" => tokens::detokenize;
+}
+
+/// All routes with the layers that they share.
 pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
-    Router::new()
-        .route("/", get(page::page))
-        .route("/health", get(health::health))
-        .route("/ready", get(health::ready))
-        .route("/metrics", get(health::metrics))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::one))
-        .route("/lora-adapters", get(models::list_adapters))
-        .route("/lora-adapters", post(models::set_adapters))
-        .route("/models/load", post(models::load))
-        .route("/models/unload", post(models::unload))
-        .route("/v1/chat/completions", post(generating(chat::prepare)))
-        .route("/v1/completions", post(generating(completions::prepare)))
-        .route("/v1/responses", post(generating(responses::prepare)))
-        .route("/v1/responses/input_tokens", post(responses::input_tokens))
-        .route("/v1/responses/{id}", get(responses::one))
-        .route("/v1/responses/{id}", delete(responses::delete))
-        .route("/v1/responses/{id}/input_items", get(responses::input_items))
-        .route("/v1/messages", post(generating(messages::prepare)))
-        .route("/v1/messages/count_tokens", post(messages::count_tokens))
-        .route("/api/chat", post(ollama::chat))
-        .route("/api/generate", post(ollama::generate))
-        .route("/api/embed", post(ollama::embed))
-        .route("/api/embeddings", post(ollama::embeddings))
-        .route("/api/tags", get(ollama::tags))
-        .route("/api/ps", get(ollama::ps))
-        .route("/api/show", post(ollama::show))
-        .route("/api/version", get(ollama::version))
-        .route("/api/pull", post(ollama::pull))
-        .route("/api/delete", delete(ollama::delete))
-        .route("/v1/embeddings", post(embeddings::embeddings))
-        .route("/v2/embed", post(cohere::embed))
-        .route("/v1/embed", post(cohere::embed_v1))
-        .route("/embedding", post(token_embeddings::embedding))
-        .route("/embeddings", post(token_embeddings::embedding))
-        .route("/v1/rerank", post(rerank::rerank))
-        .route("/v2/rerank", post(rerank::rerank))
-        .route("/rerank", post(rerank::rerank))
-        .route("/v1/score", post(score::score))
-        .route("/score", post(score::score))
-        .route("/infill", post(generating(infill::prepare)))
-        .route("/version", get(about::version))
-        .route("/props", get(about::props))
-        .route("/tokenizer_info", get(about::tokenizer_info))
-        .route("/openapi.json", get(about::openapi))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
+    all_routes()
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn_with_state(Arc::clone(app), gate))
@@ -219,20 +184,4 @@ fn json_text(text: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_has_every_route() {
-        let source = include_str!("routes.rs");
-        let route = |line: &'static str| {
-            let (path, handler) = line.trim().strip_prefix(".route(\"")?.split_once("\", ")?;
-            Some((handler.split_once('(')?.0, path))
-        };
-        let routes: Vec<(&str, &str)> = source.lines().filter_map(route).collect();
-        assert_eq!(ROUTES, routes);
-    }
 }

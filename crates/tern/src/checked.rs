@@ -12,7 +12,7 @@ use tern_text::{ChatTemplate, Tokenizer};
 
 use crate::model::{ModelFacts, ModelParts, start_engine};
 use crate::opened::OpenedModel;
-use crate::progress::Progress;
+use crate::progress::{Progress, check_stopped};
 use crate::template_traits::{PROBING, TemplateTraits};
 use crate::{Error, LoadOptions, Model, PartialSampling, Reranker};
 
@@ -38,6 +38,7 @@ impl CheckedModel {
         options: &LoadOptions,
         progress: &dyn Progress,
     ) -> Result<CheckedModel, Error> {
+        check_stopped(&opened.name, progress)?;
         let tokenizer = Tokenizer::from_metadata(&opened.metadata)?;
         tokenizer.warnings().iter().for_each(|warning| progress.warn(warning));
         if let Some(count) = opened.metadata.optional_usize(tern_formats::ROUNDED)? {
@@ -86,6 +87,7 @@ impl CheckedModel {
     ) -> Result<Model, Error> {
         let CheckedModel { opened, tokenizer, template, template_traits, pooling, reranker, recommended } =
             self;
+        check_stopped(&opened.name, progress)?;
         let (name, adapters) = (opened.name.clone(), opened.adapters.files.clone());
         let facts = ModelFacts {
             arch: opened.model.config.arch.to_string(),

@@ -90,6 +90,9 @@ pub enum Error {
         /// The limit of time.
         seconds: u64,
     },
+    /// The load was to end early.
+    #[error("{0}: loading was stopped before it was complete")]
+    Stopped(String),
     /// A conversation for a model without a chat template.
     #[error("{0} has no chat template")]
     NoChatTemplate(String),

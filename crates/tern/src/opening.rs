@@ -11,7 +11,7 @@ use tern_models::{Model as Architecture, Shape, Synth};
 use tern_quant::Quant;
 
 use crate::opened::OpenedModel;
-use crate::progress::{Downloads, Progress, Work};
+use crate::progress::{Downloads, Progress, Work, check_stopped};
 use crate::{Error, LoadOptions, OpenedAdapters, environment, machine};
 
 /// Our own native 1-bit model, inside the library, so that the first try needs no download.
@@ -79,6 +79,7 @@ impl OpenedModel {
     /// Opens a model by name, file, folder or `org/repo[:QUANT]`, and builds its graph.
     pub fn open(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<OpenedModel, Error> {
         let checkpoint = open_checkpoint(name, options, progress)?;
+        check_stopped(name, progress)?;
         let trained = Architecture::context_trained(&checkpoint.metadata)?;
         let requested = options.context.tokens(trained);
         if requested > trained {
@@ -132,7 +133,7 @@ impl OpenedModel {
         Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
     }
 
-    /// Loads the model on a device, or fails if it does not fit. Most programs use [`crate::Model::start`].
+    /// Loads the model on a device, or fails if it does not fit. It ends before the next tensor if the progress says so. Most programs use [`crate::Model::start`].
     pub fn runner(
         self,
         backend: Box<dyn Backend>,
@@ -158,7 +159,12 @@ impl OpenedModel {
                 progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
             }
         };
-        let mut runner = GraphRunner::new(backend, &opened.model.graph, opened.tensors, config, stored)?;
+        let tensors = opened.tensors.into_iter().take_while(|_| !progress.stopped());
+        let runner = GraphRunner::new(backend, &opened.model.graph, tensors, config, stored);
+        if runner.is_err() {
+            check_stopped(&opened.name, progress)?; // a tensor is missing because of that
+        }
+        let mut runner = runner?;
         if !opened.adapters.files.is_empty() {
             runner.add_adapters(&opened.model.graph, &opened.adapters.set, opened.adapters.all())?;
         }

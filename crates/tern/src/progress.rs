@@ -1,5 +1,6 @@
 //! Progress of loading a model: reported here, shown by the caller.
 
+use crate::Error;
 use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
 
@@ -17,7 +18,8 @@ pub trait Progress {
     fn warn(&self, _message: &str) {}
     /// What the model will take of the memory of `device`, before it is taken.
     fn plan(&self, _model: &OpenedModel, _plan: &MemoryPlan, _device: &tern_graph::DeviceInfo) {}
-    /// Whether nobody waits for a download any more: it ends with [`tern_hub::HubError::Stopped`].
+    /// Whether the work is to end early: a download ends with [`tern_hub::HubError::Stopped`], and a load with
+    /// [`Error::Stopped`] before its next tensor.
     fn stopped(&self) -> bool {
         false
     }
@@ -28,6 +30,11 @@ pub trait Progress {
 pub struct Silent;
 
 impl Progress for Silent {}
+
+/// Fails if the load of `name` is to end early.
+pub(crate) fn check_stopped(name: &str, progress: &dyn Progress) -> Result<(), Error> {
+    if progress.stopped() { Err(Error::Stopped(name.to_owned())) } else { Ok(()) }
+}
 
 /// Downloads report to the same place.
 pub(crate) struct Downloads<'a>(pub(crate) &'a dyn Progress);

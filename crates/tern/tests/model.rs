@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tern::engine::{Capacity, Dry, Mirostat, MirostatVersion, Xtc};
 use tern::graph::DeviceInfo;
@@ -43,6 +44,32 @@ fn a_stop_string_ends_a_text_before_it() {
     let stopped = model.generate(request.stop("little")).unwrap();
     assert_eq!(Some(stopped.text.as_str()), whole.split("little").next());
     assert_eq!(stopped.finish, Some(FinishReason::Stop));
+}
+
+/// Ends a load after some tensors.
+struct Impatient {
+    stored: AtomicUsize,
+    most: usize,
+}
+
+impl Progress for Impatient {
+    fn at(&self, _done: u64) {
+        self.stored.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn stopped(&self) -> bool {
+        self.stored.load(Ordering::Relaxed) >= self.most
+    }
+}
+
+#[test]
+fn a_load_ends_before_the_next_tensor_when_its_progress_says_so() {
+    for most in [0, 1, 3] {
+        let progress = Impatient { stored: AtomicUsize::new(0), most };
+        let error = Model::load_showing("stories", &options(), &progress).err().unwrap();
+        assert!(matches!(&error, Error::Stopped(name) if name == "stories"), "{error}");
+        assert_eq!(progress.stored.load(Ordering::Relaxed), most);
+    }
 }
 
 #[test]

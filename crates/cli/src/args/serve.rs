@@ -23,8 +23,8 @@ pub(crate) struct ServeArgs {
     /// Maximum memory of all loaded models in GiB; idle ones are dropped for a new one [default: the free memory]
     #[arg(long, help_heading = "Model and device", value_name = "GIB")]
     pub(crate) memory: Option<f64>,
-    /// Maximum seconds of a load, if there are several models; requests for a model that takes longer are
-    /// refused
+    /// Maximum seconds of a load, if there are several models; one that takes longer ends, and its requests
+    /// are refused
     #[arg(long, help_heading = "Model and device", value_name = "SECONDS", default_value_t = 600,
         value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) load_timeout: u64,

@@ -1,14 +1,15 @@
 //! The models that `tern serve` loads on request: those of the flags, of a folder, or of `tern list`.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use tern::formats::Checkpoint;
+use tern::formats::{Access, Checkpoint};
 use tern::hub::{self, HubError, Location, Silent};
 use tern::{CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
 use tern_server::{CheckedLoad, Library, LibraryModel, LoadError};
 
 use super::catalogue::{Catalogue, details};
-use super::files::{models_in, of_files};
+use super::files::{files_of, models_in, of_files};
 use super::{load_options, offer, served, short_name};
 use crate::args::ServeArgs;
 use crate::error::{CliError, CliResult};
@@ -149,6 +150,19 @@ fn embedded(name: String) -> LibraryModel {
     LibraryModel { name, bytes: tern::STORIES.len() as u64, ..LibraryModel::default() }
 }
 
+/// What identifies the contents of the model at a path, or of the embedded one.
+fn digest(path: Option<&Path>) -> String {
+    match path {
+        Some(path) => hub::identity(&files_of(path)).unwrap_or_default(),
+        None => hub::identity_of_bytes(tern::STORIES),
+    }
+}
+
+/// What identifies the contents of a model that is on this machine.
+pub(super) fn digest_of(target: &str) -> String {
+    digest(named(target).path.as_deref())
+}
+
 /// A model of `tern list` that is on this machine.
 fn local(entry: &hub::Entry) -> Option<Entry> {
     let (name, aliases) = (entry.name.clone(), entry.aliases.clone());
@@ -176,8 +190,7 @@ impl Library for LocalLibrary {
             Some(_) => described.next().unwrap_or(entry.model),
             None => {
                 let checkpoint = Checkpoint::from_bytes(tern::STORIES.into()).ok();
-                let digest = hub::identity_of_bytes(tern::STORIES);
-                LibraryModel { digest, details: checkpoint.as_ref().map(details), ..entry.model }
+                LibraryModel { digest: digest(None), details: checkpoint.as_ref().map(details), ..entry.model }
             }
         };
         entries.into_iter().map(of_entry).collect()
@@ -204,12 +217,15 @@ impl Library for LocalLibrary {
                 || hub::KNOWN.iter().any(|known| known.name == name && !known.embedded()))
     }
 
-    fn open(&self, name: &str) -> Result<CheckedLoad, String> {
+    fn open(&self, name: &str, until: Option<Instant>) -> Result<CheckedLoad, String> {
         let entry = self.entry(name).ok_or_else(|| format!("{name}: there is no such model"))?;
         let (name, args) = (entry.model.name, self.args.clone());
-        let options = LoadOptions { claims: self.claims.clone(), ..load_options(&args) };
-        let checked = CheckedModel::open(&entry.target, &options, &args.model.progress());
+        let options = load_options(&args);
+        let access = Access { until, ..options.access };
+        let options = LoadOptions { claims: self.claims.clone(), access, ..options };
+        let checked = CheckedModel::open(&entry.target, &options, &args.model.progress().until(until));
         let checked = checked.map_err(|error| CliError::from(error).to_string())?;
+        let digest = digest(entry.path.as_deref());
         let failed = |error: tern::Error| LoadError {
             is_memory: error.is_memory(),
             message: CliError::from(error).to_string(),
@@ -220,8 +236,8 @@ impl Library for LocalLibrary {
                 let backend = args.model.backend();
                 let backend =
                     backend.map_err(|error| LoadError { message: error.to_string(), is_memory: false })?;
-                let model = checked.start(backend, &options, &args.model.progress()).map_err(failed)?;
-                Ok(served(&args, model, vec![name]))
+                let model = checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
+                Ok(served(&args, model, vec![name], digest))
             }),
         })
     }

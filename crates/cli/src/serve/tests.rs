@@ -63,6 +63,7 @@ fn model(lost: bool) -> ServedModel {
     ServedModel {
         names: vec!["failing".into()],
         created: 0,
+        digest: String::new(),
         model: Model::from_parts(ModelParts {
             name: "failing".into(),
             handle: Engine::start(Box::new(runner), limits).unwrap(),

@@ -42,6 +42,7 @@ fn serve() -> Result<SocketAddr, String> {
     server.loader().ready(ServedModel {
         names: vec!["scripted".into()],
         created: 1_700_000_000,
+        digest: String::new(),
         model: Model::from_parts(ModelParts {
             name: "scripted".into(),
             handle,

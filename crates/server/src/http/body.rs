@@ -13,30 +13,42 @@ use tokio::time::timeout;
 use crate::Config;
 use crate::http::error::{ApiError, Result};
 
-/// Bytes of all bodies in memory.
+/// Bytes of memory that all bodies take.
 #[derive(Default)]
 pub(crate) struct HeldBytes(AtomicUsize);
 
-/// A body, counted in [`HeldBytes`] until it is dropped.
+/// A body, whose memory is counted in [`HeldBytes`] until it is dropped.
 pub(crate) struct HeldBody {
     bytes: Vec<u8>,
     held: Arc<HeldBytes>,
 }
 
 impl HeldBody {
-    /// Appends `data` and returns true, unless all bodies together would exceed `limit` bytes.
-    fn extend(&mut self, data: &[u8], limit: usize) -> bool {
-        let more = |held: usize| held.checked_add(data.len()).filter(|held| *held <= limit);
-        let fits = self.held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-        if fits {
-            self.bytes.extend_from_slice(data);
+    /// Appends `data` and returns true, unless all bodies together would take more than `limit` bytes. The memory
+    /// grows with what has arrived, up to `size` bytes: what a client declares and does not send takes none.
+    fn extend(&mut self, data: &[u8], size: usize, limit: usize) -> bool {
+        let (len, capacity) = (self.bytes.len().saturating_add(data.len()), self.bytes.capacity());
+        if len > capacity {
+            let wanted = capacity.saturating_mul(2).min(size).max(len);
+            let more = |held: usize| held.checked_add(wanted - capacity).filter(|held| *held <= limit);
+            if self.held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+                return false;
+            }
+            // the machine may have less memory than the limit
+            let taken = self.bytes.try_reserve_exact(wanted - self.bytes.len());
+            self.held.0.fetch_add(self.bytes.capacity() - capacity, Ordering::Relaxed);
+            self.held.0.fetch_sub(wanted - capacity, Ordering::Relaxed);
+            if taken.is_err() {
+                return false;
+            }
         }
-        fits
+        self.bytes.extend_from_slice(data);
+        true
     }
 
     fn clear(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        self.held.0.fetch_sub(bytes.len(), Ordering::Relaxed);
+        self.held.0.fetch_sub(bytes.capacity(), Ordering::Relaxed);
     }
 }
 
@@ -80,8 +92,8 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
         return Err(too_large());
     }
     let reading = async {
-        let capacity = size.exact().map_or(0, |size| limit.min(size as usize));
-        let mut kept = HeldBody { bytes: Vec::with_capacity(capacity), held: Arc::clone(held) };
+        let size = size.exact().map_or(limit, |size| limit.min(size as usize));
+        let mut kept = HeldBody { bytes: vec![], held: Arc::clone(held) };
         let (mut seen, mut refusal) = (0_usize, None);
         while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
             let broken = |error| format!("the request body could not be read: {error}");
@@ -89,10 +101,9 @@ pub(crate) async fn read(mut body: Body, config: &Config, held: &Arc<HeldBytes>)
             let Ok(data) = frame.into_data() else { continue };
             seen = seen.saturating_add(data.len());
             if refusal.is_none() {
-                refusal = match kept.extend(&data, config.max_bodies.max(limit)) {
-                    _ if seen > limit => Some(too_large()),
-                    false => Some(full()),
-                    true => None,
+                refusal = match seen > limit {
+                    true => Some(too_large()),
+                    false => (!kept.extend(&data, size, config.max_bodies.max(limit))).then(full),
                 };
             }
             if refusal.is_some() {

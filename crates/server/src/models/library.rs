@@ -1,5 +1,7 @@
 //! The models of this machine, of which a server loads those that are requested.
 
+use std::time::Instant;
+
 use crate::models::model::ServedModel;
 
 /// A model that can be loaded.
@@ -68,8 +70,9 @@ pub trait Library: Send + Sync + 'static {
     /// Whether a model that is not here could be downloaded by this name.
     fn is_downloadable(&self, name: &str) -> bool;
 
-    /// Reads and checks a model that [`Library::find`] returned.
-    fn open(&self, name: &str) -> Result<CheckedLoad, String>;
+    /// Reads and checks a model that [`Library::find`] returned. At `until` the load is to end, complete or not,
+    /// also that by [`CheckedLoad::start`].
+    fn open(&self, name: &str, until: Option<Instant>) -> Result<CheckedLoad, String>;
 
     /// Downloads a model and reports the progress, until it is complete or the progress says that it is
     /// stopped.

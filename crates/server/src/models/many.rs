@@ -183,11 +183,14 @@ impl Many {
                     slot.name
                 )))
             }
-            Phase::Loading => {
-                let limit = load_timeout.as_secs_f64();
-                Err((&ServeError::Load(format!("{}: loading takes longer than {limit} s", slot.name))).into())
-            }
+            // until its thread notices
+            Phase::Loading => Err((&ServeError::Load(self.too_long(slot))).into()),
         }
+    }
+
+    /// Why a load was ended.
+    fn too_long(&self, slot: &Slot) -> String {
+        format!("{}: loading takes longer than {} s", slot.name, self.keep.load_timeout.as_secs_f64())
     }
 
     /// Loads a model on this thread.
@@ -196,6 +199,10 @@ impl Many {
         let phase = loaded.unwrap_or_else(|_| {
             Phase::Failed("loading the model panicked; see the panic message in the log".into())
         });
+        let phase = match phase {
+            Phase::Failed(_) if slot.age() >= self.keep.load_timeout => Phase::Failed(self.too_long(slot)),
+            phase => phase,
+        };
         if let Phase::Failed(why) = &phase {
             tracing::error!(model = %slot.name, %why, "the model could not be loaded");
         }
@@ -208,7 +215,8 @@ impl Many {
     }
 
     fn loaded(&self, slot: &Slot) -> Phase {
-        let open = || self.library.open(&slot.name);
+        let until = slot.deadline(self.keep.load_timeout);
+        let open = || self.library.open(&slot.name, until);
         let CheckedLoad { bytes, start } = match open() {
             Ok(checked) => checked,
             Err(why) => return Phase::Failed(why),

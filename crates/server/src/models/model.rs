@@ -12,6 +12,8 @@ pub struct ServedModel {
     pub names: Vec<String>,
     /// Time of creation or loading, in seconds since 1970.
     pub created: u64,
+    /// What identifies its contents, in hexadecimal digits; empty if it is not known.
+    pub digest: String,
     /// The sampling parameters of a request that sets none.
     pub defaults: Sampling,
     /// The adapters of a request that chooses none.

@@ -81,6 +81,11 @@ impl Slot {
         matches!(&*self.phase.borrow(), Phase::Loading)
     }
 
+    /// When its load has taken `limit`; none if that is too far ahead.
+    pub(crate) fn deadline(&self, limit: Duration) -> Option<Instant> {
+        self.began.checked_add(limit)
+    }
+
     /// How long it has been loading.
     pub(crate) fn age(&self) -> Duration {
         self.began.elapsed()

@@ -45,7 +45,8 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Result<Response> {
             let served = app.registry.model(None).await?;
             let tag = |name: &String| {
                 let (name, bytes, modified) = (name.clone(), served.bytes(), served.created);
-                tag(&LibraryModel { name, bytes, modified, ..LibraryModel::default() }, Some(&served))
+                let digest = served.digest.clone();
+                tag(&LibraryModel { name, bytes, modified, digest, details: None }, Some(&served))
             };
             served.names.iter().map(tag).collect()
         }
@@ -109,7 +110,7 @@ pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
         });
         let expires = rfc3339((now + left).as_secs(), 0);
         Some(json!({
-            "name": served.id(), "model": served.id(), "size": served.bytes(), "digest": "",
+            "name": served.id(), "model": served.id(), "size": served.bytes(), "digest": served.digest,
             "details": details_of(Some(&served)), "expires_at": expires, "size_vram": served.bytes(),
             "context_length": served.model.context(),
         }))

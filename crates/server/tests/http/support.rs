@@ -117,6 +117,7 @@ impl SiteModel {
         ServedModel {
             names: vec!["parrot".into(), "org/parrot".into()],
             created: 1_700_000_000,
+            digest: format!("{:0>64}", 1),
             model: Model::from_parts(ModelParts {
                 name: "parrot".into(),
                 handle: self.handle.clone(),

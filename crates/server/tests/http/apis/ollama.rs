@@ -101,7 +101,9 @@ fn models_and_embeddings() {
     let site = site();
     let tags = site.get("/api/tags").json();
     assert_eq!(tags["models"][0]["model"], "parrot", "{tags}");
-    assert_eq!(site.get("/api/ps").json()["models"][0]["name"], "parrot");
+    let loaded = &site.get("/api/ps").json()["models"][0];
+    assert_eq!((&loaded["name"], &loaded["digest"]), (&json!("parrot"), &tags["models"][0]["digest"]));
+    assert_eq!(loaded["digest"].as_str().unwrap().len(), 64);
     let shown = site.post("/api/show", json!({"model": "parrot", "verbose": true})).json();
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "thinking"]), "{shown}");
     assert!(site.get("/api/version").json()["version"].is_string());

@@ -122,3 +122,31 @@ fn bodies_share_a_memory_limit() {
     thread::sleep(Duration::from_millis(200));
     assert_eq!(site.send("POST", "/tokenize", &[], body.as_bytes()).status, 200);
 }
+
+/// The address space of this process in bytes, of which the server is a part.
+fn address_space() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    line.trim_end_matches("kB").trim().parse::<usize>().unwrap() << 10
+}
+
+#[test]
+fn what_a_client_declares_and_does_not_send_takes_no_memory() {
+    let site = Site::new(Setup::default());
+    let threads: Vec<_> = (0..8).map(|_| site.open("POST", "/tokenize", &[], b"{\"prompt\": \"a\"}")).collect();
+    drop(threads); // all threads run
+    thread::sleep(Duration::from_millis(200));
+    let before = address_space();
+    let head = b"POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 16777216\r\n\r\n{";
+    let connect = |_| {
+        let mut stream = TcpStream::connect(site.addr).unwrap();
+        stream.write_all(head).unwrap();
+        stream
+    };
+    let waiting: Vec<TcpStream> = (0..128).map(connect).collect();
+    thread::sleep(Duration::from_millis(500));
+    let grown = address_space().saturating_sub(before);
+    assert!(grown < 512 << 20, "{grown} bytes for 128 connections");
+    assert_eq!(site.post("/tokenize", json!({"prompt": "a"})).status, 200);
+    drop(waiting);
+}
