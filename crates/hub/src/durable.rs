@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::HubError;
 
-/// Gives the file `from` the name `to` in a folder that exists. Its bytes are on the disk before the name is, and the
-/// name is on the disk when this returns.
+/// Gives the file `from` the name `to` in a folder that exists. Its bytes are on the disk before the name is,
+/// and the name is on the disk when this returns.
 pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), HubError> {
     File::open(from).and_then(|file| file.sync_all()).map_err(HubError::io(from))?;
     fs::rename(from, to).map_err(HubError::io(to))?;
@@ -15,8 +15,8 @@ pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), HubError> {
     sync_folder(folder).map_err(HubError::io(folder))
 }
 
-/// Gives the file `path` this text: readers see the text before it or all of the new one. `partial` is written meanwhile,
-/// by one caller at a time.
+/// Gives the file `path` this text: readers see the text before it or all of the new one. `partial` is
+/// written meanwhile, by one caller at a time.
 pub(crate) fn replace(path: &Path, partial: &Path, text: &str) -> Result<(), HubError> {
     File::create(partial).and_then(|mut file| file.write_all(text.as_bytes())).map_err(HubError::io(partial))?;
     publish(partial, path)

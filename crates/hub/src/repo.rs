@@ -219,8 +219,8 @@ fn more(job: Job<'_>, url: &str, partial: &Path, blob: &Blob<'_>) -> Result<(), 
     Ok(())
 }
 
-/// The lock for `key` in a repository's folder, which is the one that other tools of the hub use for a blob; `what` is being
-/// downloaded.
+/// The lock for `key` in a repository's folder, which is the one that other tools of the hub use for a blob;
+/// `what` is being downloaded.
 fn lock(job: Job<'_>, folder: &Path, key: &str, what: &str) -> Result<File, HubError> {
     let locks = job.config.hub_cache.join(".locks").join(folder.file_name().unwrap_or_default());
     fs::create_dir_all(&locks).map_err(HubError::io(&locks))?;
