@@ -1,6 +1,7 @@
 //! `tern serve`: the server.
 
 mod catalogue;
+mod default_model;
 mod files;
 mod library;
 mod offer;
@@ -28,6 +29,9 @@ const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     limits::return_freed_memory();
+    if args.models.is_none() && args.model.model.is_empty() && args.model.hf.is_none() {
+        offer::chat_model(&args)?;
+    }
     let library = LocalLibrary::of(&args)?;
     if library.is_some() && !args.model.lora.is_empty() {
         return Err(CliError::message("--lora: requires one model (-m)"));

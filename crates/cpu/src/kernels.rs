@@ -7,7 +7,7 @@ use crate::activations::quantized_rows::{QuantizedRowsMut, Rounding};
 use crate::activations::token_tiles::{TileRow, TokenTilesMut};
 use crate::attention::attend::AttentionKernels;
 use crate::dot::LinearKernel;
-use crate::recurrent::{ConvToken, StateToken};
+use crate::recurrent::columns::{ConvToken, StateToken};
 use crate::rowwise::Norm;
 
 /// One instruction set's version of every vectorised loop.

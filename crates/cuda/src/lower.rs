@@ -4,6 +4,7 @@
 mod attention_shape;
 mod batch_phases;
 mod fuse;
+mod fused;
 mod host_phases;
 mod kernel_config;
 mod linear_shape;
@@ -24,7 +25,8 @@ mod transforms;
 
 pub(crate) use attention_shape::AttentionShape;
 pub(crate) use batch_phases::{BatchPhase, BatchSources, PassedMemory};
-pub(crate) use fuse::{Fused, fuse, work};
+pub(crate) use fuse::fuse;
+pub(crate) use fused::{Fused, work};
 pub(crate) use host_phases::{HostOp, HostStep, without_host};
 pub(crate) use kernel_config::{KernelConfig, intern};
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use crate::list::{Entry, Location};
-use crate::{Config, HubError, cache, select};
+use crate::{Config, HubError, cache, groups};
 
 /// Deepest folders of a snapshot that are searched for links.
 const MAX_DEPTH: usize = 64;
@@ -68,7 +68,7 @@ impl Snapshot {
         }
         let files = cache::files(&self.folder);
         let shards =
-            select::groups(files.iter().map(String::as_str), ".gguf").into_iter().map(|group| group.files);
+            groups::groups(files.iter().map(String::as_str), ".gguf").into_iter().map(|group| group.files);
         let is = |shards: &Vec<String>| shards.iter().any(|file| self.folder.join(file) == path);
         let gone = || HubError::NoSuchPath { path: path.to_path_buf() };
         let shards = shards.into_iter().find(is).ok_or_else(gone)?;

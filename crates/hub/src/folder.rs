@@ -1,7 +1,7 @@
 //! The files of a repository that is a folder of safetensors: configuration, tokenizer, and weights.
 
 use crate::HubError;
-use crate::select::{base, groups};
+use crate::groups::{base, groups};
 
 /// What describes a model. Weights follow them, so that a snapshot with all its weights has these too.
 const SMALL: [&str; 12] = [

@@ -22,6 +22,7 @@ mod durable;
 mod error;
 mod fetch;
 mod folder;
+mod groups;
 mod identity;
 mod known;
 mod list;

@@ -7,7 +7,7 @@ use crate::name::RepoName;
 use crate::resolve::present;
 use crate::select::Chosen;
 use crate::short::{SHORT, Short};
-use crate::{Config, cache, select};
+use crate::{Config, cache, groups, select};
 
 /// Where a model is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,7 +111,7 @@ fn cached(repo: &RepoName, config: &Config) -> Vec<Entry> {
             }
             let same = groups.iter().filter(|g| g.label() == group.label()).count();
             let quant = group.label().filter(|_| same == 1);
-            let quant = quant.unwrap_or_else(|| select::base(&about).to_string());
+            let quant = quant.unwrap_or_else(|| groups::base(&about).to_string());
             entries.push(Entry {
                 name: RepoName { repo: repo.repo.clone(), quant: Some(quant) }.to_string(),
                 aliases: vec![],

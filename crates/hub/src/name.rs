@@ -140,6 +140,13 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
+impl Short {
+    /// The repository and the choice among its files.
+    pub(crate) fn repo(&self) -> RepoName {
+        RepoName { repo: self.repo.to_string(), quant: Some(self.file.to_string()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::fetch::{Fetch, FetchError, POLL};
 use crate::name::RepoName;
 use crate::progress::Work;
-use crate::{Config, HubError, Progress, cache, digest, durable, select};
+use crate::{Config, HubError, Progress, cache, digest, durable, groups, select};
 
 /// Limit of a listing in bytes.
 const LISTING: u64 = 64 << 20;
@@ -137,7 +137,7 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
         return Ok(()); // another process downloaded it while this one waited
     }
     let partial = blobs.join(format!("{}.incomplete", blob.key));
-    let work = Work::begin(job.progress, select::base(blob.file), Some(blob.bytes));
+    let work = Work::begin(job.progress, groups::base(blob.file), Some(blob.bytes));
     for attempt in 1.. {
         match more(job, url, &partial, blob) {
             Ok(()) => break,
@@ -151,7 +151,7 @@ fn fetch(job: Job<'_>, repo: &str, url: &str, folder: &Path, blob: &Blob<'_>) ->
     drop(work);
     let checked = match blob.sha256 {
         Some(sha256) => {
-            let _work = Work::begin(job.progress, &format!("checking {}", select::base(blob.file)), None);
+            let _work = Work::begin(job.progress, &format!("checking {}", groups::base(blob.file)), None);
             digest::check(&partial, blob.file, blob.bytes, sha256)
         }
         None => match fs::metadata(&partial).map_err(HubError::io(&partial))?.len() {

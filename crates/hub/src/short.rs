@@ -3,8 +3,6 @@
 //! A name without a size is the size that other programs give it. What is not in the table is loaded as
 //! `org/repo[:QUANT]`.
 
-use crate::name::RepoName;
-
 /// A file of the hub with short names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Short {
@@ -31,11 +29,6 @@ impl Short {
         let name = name.strip_suffix(":latest").filter(|name| !name.contains(':')).unwrap_or(name);
         let mut all = SHORT.iter().flat_map(|short| short.names.iter().map(move |name| (*name, short)));
         all.find(|(known, _)| *known == name)
-    }
-
-    /// The repository and the choice among its files.
-    pub(crate) fn repo(&self) -> RepoName {
-        RepoName { repo: self.repo.to_string(), quant: Some(self.file.to_string()) }
     }
 
     /// `0.81 GB`

@@ -9,8 +9,9 @@ use tern::{CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
 use tern_server::{CheckedLoad, Library, LibraryModel, LoadError};
 
 use super::catalogue::{Catalogue, details};
+use super::default_model::{CHAT_MODEL, default_of};
 use super::files::{files_of, models_in, of_files};
-use super::{load_options, offer, served, short_name};
+use super::{load_options, served, short_name};
 use crate::args::ServeArgs;
 use crate::error::{CliError, CliResult};
 use crate::load::Bars;
@@ -50,10 +51,7 @@ impl LocalLibrary {
     pub(super) fn of(args: &ServeArgs) -> CliResult<Option<LocalLibrary>> {
         let origin = match (&args.models, args.model.model.len(), &args.model.hf) {
             (Some(folder), ..) => Origin::Folder(folder.clone()),
-            (None, 0, None) => {
-                offer::chat_model(args)?;
-                Origin::Local
-            }
+            (None, 0, None) => Origin::Local,
             (None, 0 | 1, _) => return Ok(None),
             (None, ..) => {
                 args.model.model.iter().try_for_each(|name| fetch(name, &args.model.progress()))?;
@@ -78,7 +76,7 @@ impl LocalLibrary {
             Origin::Local => {
                 let mut entries: Vec<Entry> = listed().iter().filter_map(local).collect();
                 // the chat model first, and the embedded one, which does not chat, last
-                entries.sort_by_key(|entry| (entry.model.name != offer::CHAT_MODEL, entry.path.is_none()));
+                entries.sort_by_key(|entry| (entry.model.name != CHAT_MODEL, entry.path.is_none()));
                 entries
             }
         }
@@ -190,7 +188,11 @@ impl Library for LocalLibrary {
             Some(_) => described.next().unwrap_or(entry.model),
             None => {
                 let checkpoint = Checkpoint::from_bytes(tern::STORIES.into()).ok();
-                LibraryModel { digest: digest(None), details: checkpoint.as_ref().map(details), ..entry.model }
+                LibraryModel {
+                    digest: digest(None),
+                    details: checkpoint.as_ref().map(details),
+                    ..entry.model
+                }
             }
         };
         entries.into_iter().map(of_entry).collect()
@@ -201,9 +203,9 @@ impl Library for LocalLibrary {
         match &self.origin {
             Origin::Named(_) => entries.into_iter().next().map(|entry| entry.model.name),
             Origin::Folder(_) => None,
-            Origin::Local => offer::default_of(
-                entries.iter().map(|entry| (entry.model.name.as_str(), entry.path.is_some())),
-            ),
+            Origin::Local => {
+                default_of(entries.iter().map(|entry| (entry.model.name.as_str(), entry.path.is_some())))
+            }
         }
     }
 
@@ -236,7 +238,8 @@ impl Library for LocalLibrary {
                 let backend = args.model.backend();
                 let backend =
                     backend.map_err(|error| LoadError { message: error.to_string(), is_memory: false })?;
-                let model = checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
+                let model =
+                    checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
                 Ok(served(&args, model, vec![name], digest))
             }),
         })

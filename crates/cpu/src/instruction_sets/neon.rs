@@ -18,8 +18,8 @@ static NEON: Kernels = Kernels {
         softmax: softmax::<true>,
         store_f16: neon::floats::store_f16,
     },
-    advance: crate::recurrent::advance::<true>,
-    convolve: crate::recurrent::convolve::<true>,
+    advance: crate::recurrent::columns::advance::<true>,
+    convolve: crate::recurrent::columns::convolve::<true>,
     ..SCALAR
 };
 

@@ -6,7 +6,7 @@ use crate::attention::softmax::softmax;
 use crate::dot::portable::scalar;
 use crate::kernels::Kernels;
 use crate::math;
-use crate::recurrent;
+use crate::recurrent::columns;
 use crate::rotation;
 use crate::vectors::Plain;
 
@@ -27,8 +27,8 @@ pub(super) static SCALAR: Kernels = Kernels {
     norm: |norm, x, out| norm.apply(x, out),
     quantize: quantized_rows::quantize,
     tiles: None,
-    advance: recurrent::advance::<false>,
-    convolve: recurrent::convolve::<false>,
+    advance: columns::advance::<false>,
+    convolve: columns::convolve::<false>,
     hadamard: rotation::hadamard,
     sums: math::sums,
 };

@@ -12,7 +12,7 @@ use crate::attention::softmax::SoftmaxStats;
 use crate::dot::x86;
 use crate::kernels::{Kernels, QuantizeTiles, Tiles};
 use crate::math;
-use crate::recurrent::{self, ConvToken, StateToken};
+use crate::recurrent::columns::{self, ConvToken, StateToken};
 use crate::rotation;
 use crate::rowwise::Norm;
 
@@ -45,11 +45,11 @@ macro_rules! widened {
 
             #[target_feature(enable = $features)]
             unsafe fn advance_wide(state: &mut [f32], token: &StateToken<'_>, out: &mut [f32]) {
-                recurrent::advance::<true>(state, token, out);
+                columns::advance::<true>(state, token, out);
             }
             #[target_feature(enable = $features)]
             unsafe fn convolve_wide(token: &ConvToken<'_>, out: &mut [f32]) {
-                recurrent::convolve::<true>(token, out);
+                columns::convolve::<true>(token, out);
             }
             #[target_feature(enable = $features)]
             unsafe fn hadamard_wide(x: &mut [f32], block: usize) {

@@ -3,7 +3,7 @@
 
 use tern_graph::Graph;
 
-use super::fuse::Fused;
+use super::fused::Fused;
 use super::passed_halves::{NORMED_FACTOR, PASSED_FACTOR, order, passed_factor, passes_before_norm};
 use crate::shared::{
     BITS_ORDER, CHUNK, FRAGMENT_TOKENS, FRESH_X, FragmentArgs, LinearArgs, PASSED_IN_BITS_ORDER, PASSED_Y,
@@ -171,7 +171,8 @@ mod tests {
     use tern_graph::Work;
     use tern_quant::Q1_0;
 
-    use super::super::fuse::{fuse, work};
+    use super::super::fuse::fuse;
+    use super::super::fused::work;
     use super::super::passed_halves::passed_as_halves;
     use super::super::test_graphs::decoder;
     use super::*;

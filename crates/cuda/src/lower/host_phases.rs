@@ -3,35 +3,8 @@
 
 use tern_graph::{BackendError, Graph, Val};
 
-use super::fuse::{Fused, work};
+use super::fused::{Fused, HostPhase, work};
 use super::lowering::Lowering;
-
-/// A phase that is no kernel.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum HostPhase {
-    /// Rows of the step's input `index` go to the device.
-    Write { index: usize, out: Val },
-    /// Rows of x and of the router's logits go to the host.
-    Send { x: Val, logits: Val, piece: usize, out: Val },
-    /// The host computes the experts of a piece for the rows that were sent last, and their sum goes to the device.
-    Receive { piece: usize, out: Val },
-}
-
-impl HostPhase {
-    pub(super) fn reads(self) -> Vec<Val> {
-        match self {
-            HostPhase::Send { x, logits, .. } => vec![x, logits],
-            HostPhase::Write { .. } | HostPhase::Receive { .. } => vec![],
-        }
-    }
-
-    pub(super) fn writes(self) -> Vec<Val> {
-        match self {
-            HostPhase::Write { out, .. } | HostPhase::Receive { out, .. } => vec![out],
-            HostPhase::Send { .. } => vec![],
-        }
-    }
-}
 
 /// Results of the host are received before the first phase that reads them, and before other rows are sent: the device runs the phases
 /// in between at the same time as the host.

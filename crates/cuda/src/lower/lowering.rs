@@ -6,7 +6,7 @@
 use tern_graph::{BackendError, Gating, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use super::attention_shape::AttentionShape;
-use super::fuse::{
+use super::fused::{
     Attend, FloatLinear, Fused, Heads, Linear, Matrices, Matrix, Norm, Route, activation, resolve_view,
 };
 use super::kernel_config::{KernelConfig, intern};

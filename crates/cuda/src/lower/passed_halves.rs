@@ -2,7 +2,7 @@
 
 use tern_graph::{Graph, NormKind, Work};
 
-use super::fuse::{Fused, Matrices};
+use super::fused::{Fused, Matrices};
 use crate::shared::{BITS_ORDER, BYTES_ORDER, CHUNK, LinearArgs, Phase};
 
 /// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
@@ -70,7 +70,8 @@ pub(crate) fn passes_before_norm(graph: &Graph, fused: &[Fused], i: usize) -> bo
 mod tests {
     use tern_quant::Q1_0;
 
-    use super::super::fuse::{fuse, work};
+    use super::super::fuse::fuse;
+    use super::super::fused::work;
     use super::super::test_graphs::decoder;
     use super::*;
     use crate::weights::Layout;

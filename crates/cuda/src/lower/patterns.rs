@@ -3,8 +3,9 @@
 
 use tern_graph::{Activation, Attention, KeysAndValues, NormKind, Op, Routing, Val, WeightId};
 
-use super::fuse::{
-    Attend, FloatLinear, Fused, Fuser, Heads, Linear, Matrices, Matrix, Norm, Rope, Route, StoredHeads,
+use super::fuse::Fuser;
+use super::fused::{
+    Attend, FloatLinear, Fused, Heads, Linear, Matrices, Matrix, Norm, Rope, Route, StoredHeads,
 };
 use crate::shared::{MOST_PARTS, MOST_ROUTER_COLS, TILE};
 use crate::weights::{FEWEST_PACKED_ROWS, Layout};

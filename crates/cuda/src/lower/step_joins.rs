@@ -6,8 +6,7 @@
 
 use tern_graph::{Graph, Val};
 
-use super::fuse::{Fused, Linear, Matrices, work};
-use super::recurrent::Conv;
+use super::fused::{Conv, Fused, Linear, Matrices, work};
 use super::tagged_values::TaggedValues;
 
 /// The phases with their joins. `tagged` are the values with tags without them.

@@ -4,7 +4,7 @@
 
 use tern_graph::{Graph, Plan, Val, Work};
 
-use super::fuse::{Fused, Linear, Matrices, Matrix, work};
+use super::fused::{Fused, Linear, Matrices, Matrix, work};
 use super::step_joins::join_linears;
 use super::tagged_values::TaggedValues;
 

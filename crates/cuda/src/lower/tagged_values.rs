@@ -7,7 +7,7 @@
 
 use tern_graph::{Graph, Plan, Val, Work};
 
-use super::fuse::{Fused, resolve_view};
+use super::fused::{Fused, resolve_view};
 
 pub(crate) struct TaggedValues {
     /// Where each value begins, in floats of one row; `None` if it has no tags.
@@ -102,7 +102,8 @@ mod tests {
     use tern_quant::Q1_0;
 
     use super::*;
-    use crate::lower::fuse::{fuse, work};
+    use crate::lower::fuse::fuse;
+    use crate::lower::fused::work;
     use crate::lower::test_graphs::decoder;
     use crate::weights::Layout;
 

@@ -3,7 +3,8 @@
 use tern_graph::{Graph, Plan, Work};
 use tern_quant::Quant;
 
-use super::fuse::{fuse, work};
+use super::fuse::fuse;
+use super::fused::work;
 use super::{
     Addresses, ArgmaxScratch, AttentionScratch, BatchPhase, KernelConfig, KvAddresses, Lowering, StepPhases,
     TaggedMemory, TaggedValues,

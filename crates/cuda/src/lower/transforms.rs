@@ -1,8 +1,9 @@
 //! Norm, gate and rotation of a value on its way to linears, as one phase.
 
-use tern_graph::{Activation, BackendError, Graph, NormKind, Op, Rotation, Val};
+use tern_graph::{Activation, BackendError, NormKind, Op, Rotation, Val};
 
-use super::fuse::{Fused, Fuser, Norm, activation, resolve_view};
+use super::fuse::Fuser;
+use super::fused::{Fused, Gate, HeadColumns, Norm, Rotated, Transform, activation};
 use super::lowering::Lowering;
 use crate::shared::{CHUNK, NormArgs, TRANSFORM_SPAN, TransformArgs};
 
@@ -10,95 +11,6 @@ type Result<T> = std::result::Result<T, BackendError>;
 
 /// Columns from which on kernels would divide them inexactly (`small_quotient` of `kernels/base/common.cuh`).
 const MOST_WIDTH: usize = 1 << 20;
-
-/// `rotation(act(gate) * norm(x))`; each of the three may be missing.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Transform {
-    pub(crate) x: Val,
-    /// Rows of x are the output rows of the step.
-    pub(crate) gather: bool,
-    pub(crate) norm: Option<Norm>,
-    pub(crate) gate: Option<Gate>,
-    pub(crate) rotation: Option<Rotated>,
-    pub(crate) out: Val,
-}
-
-/// What a value is gated with.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Gate {
-    pub(crate) value: Val,
-    /// Of each head of `value`: all columns if it is missing.
-    pub(crate) heads: Option<HeadColumns>,
-    pub(crate) act: Activation,
-}
-
-/// Some columns of each head.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct HeadColumns {
-    every: usize,
-    start: usize,
-    len: usize,
-}
-
-/// A rotation of the graph.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Rotated {
-    index: usize,
-    inverse: bool,
-}
-
-/// Whether rows of a value can be read in pieces of four floats.
-fn has_quads(graph: &Graph, v: Val) -> bool {
-    let (base, first) = resolve_view(graph, v);
-    first.is_multiple_of(4) && graph.width(base).is_multiple_of(4)
-}
-
-impl Transform {
-    pub(super) fn of(x: Val, rotation: Option<Rotated>, out: Val) -> Transform {
-        Transform { x, gather: false, norm: None, gate: None, rotation, out }
-    }
-
-    pub(super) fn reads(&self) -> Vec<Val> {
-        [self.x].into_iter().chain(self.gate.map(|gate| gate.value)).collect()
-    }
-
-    fn rotation<'a>(&self, graph: &'a Graph) -> Option<&'a Rotation> {
-        self.rotation.map(|rotated| &graph.rotations[rotated.index])
-    }
-
-    /// Whether eight neighbouring columns can be read together everywhere.
-    fn is_wide(&self, graph: &Graph) -> bool {
-        let heads = |h: HeadColumns| {
-            h.len.is_multiple_of(8) && h.start.is_multiple_of(4) && h.every.is_multiple_of(4)
-        };
-        let gate = |gate: Gate| has_quads(graph, gate.value) && gate.heads.is_none_or(heads);
-        let rotation = |r: &Rotation| {
-            let each = r.heads.map_or(r.width(), |h| r.width() / (h.outer * h.inner));
-            r.width().is_multiple_of(8) && each.is_multiple_of(8)
-        };
-        graph.width(self.out).is_multiple_of(8)
-            && has_quads(graph, self.x)
-            && self.gate.is_none_or(gate)
-            && self.rotation(graph).is_none_or(rotation)
-    }
-
-    /// Whether a warp can transform a span, four columns per lane at a time.
-    pub(super) fn fits_fused_step(&self, graph: &Graph) -> bool {
-        let width = graph.width(self.out);
-        let is_factor = |gate: Gate| matches!(gate.act, Activation::Silu | Activation::Sigmoid); // of x
-        let norm = self.norm.is_none_or(|norm| norm.len == width || norm.len <= 128);
-        self.is_wide(graph) && norm && self.gate.is_none_or(is_factor)
-    }
-
-    /// Whether the norm of groups of `len` columns can be part of it: lanes of a warp have the columns of a group.
-    fn takes_norm(&self, graph: &Graph, len: usize) -> bool {
-        let lanes = len / 8;
-        let heads = self.rotation(graph).and_then(|r| Some((r.width(), r.heads?)));
-        let whole = heads.is_none_or(|(width, h)| (width / (h.outer * h.inner)).is_multiple_of(len));
-        let of_lanes = len.is_multiple_of(8) && lanes.is_power_of_two() && lanes <= 32;
-        len == graph.width(self.out) || of_lanes && whole && self.is_wide(graph)
-    }
-}
 
 impl Fuser<'_> {
     /// A rotation, with the gate before it and the norm before that.
