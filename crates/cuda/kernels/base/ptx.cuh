@@ -12,6 +12,7 @@ typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
 #define APART __device__ __noinline__ // not inlined: it has its own registers
 #define INFINITY __int_as_float(0x7f800000)
+#define OFFSET_OF(type, field) __INTADDR__(&((type*)0)->field) // an address that is a constant for NVRTC
 
 // Halves, and fast functions of floats.
 

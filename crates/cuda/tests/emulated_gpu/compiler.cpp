@@ -26,7 +26,6 @@ std::string emulated(const std::string& source, const std::string& gpu) {
     if (begin == std::string::npos || end == std::string::npos) return "#error base/ptx.cuh is not included\n";
     std::string text = source.substr(end + 1);
     text = std::regex_replace(text, std::regex("extern __shared__ __align__\\(\\d+\\) u8 (\\w+)\\[\\];"), "\n#define $1 emulated_shared_memory\n");
-    text = std::regex_replace(text, std::regex("__INTADDR__\\(&\\(\\((\\w+)\\*\\)0\\)->(\\w+)\\)"), "__builtin_offsetof($1, $2)");
     std::string exports = "}\n";
     std::regex kernel("__global__ void __launch_bounds__\\([^{]*?\\)\\s+(\\w+)\\(const (?:__grid_constant__ )?(\\w+) \\w+\\)");
     for (std::sregex_iterator it(text.begin(), text.end(), kernel), none; it != none; ++it)

@@ -24,6 +24,7 @@ typedef unsigned long long u64;
 #define APART __attribute__((noinline))
 #undef INFINITY
 #define INFINITY __builtin_inff()
+#define OFFSET_OF(type, field) __builtin_offsetof(type, field)
 #define __device__
 #define __forceinline__
 #define __noinline__
@@ -333,7 +334,7 @@ float to_float(u16 half) {
     u32 sign = (u32)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ff;
     if (exponent == 31) return from_bits<float>(sign | 0x7f800000 | fraction << 13);
     if (exponent == 0) return from_bits<float>(sign | to_bits((float)fraction / 16777216.f));
-    return from_bits<float>(sign | exponent + 112 << 23 | fraction << 13);
+    return from_bits<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
 u32 rounded_halves(float low, float high) { return rounded_half(low) | (u32)rounded_half(high) << 16; }
 template <class F> u32 each_half(F f, u32 a, u32 b, u32 c = 0) {
