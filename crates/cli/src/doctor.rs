@@ -7,6 +7,7 @@ mod threads;
 mod verdicts;
 
 use std::io::Write;
+use std::path::Path;
 
 use tern::cuda::Nvrtc;
 use tern::graph::Backend;
@@ -16,7 +17,7 @@ use tern::{Device, environment, units};
 use self::threads::in_parallel;
 use self::verdicts::Verdicts;
 use crate::args::DoctorArgs;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 
 /// Tolerance for devices that store the scales of weights as f16.
 const F16_SCALES: f32 = 5e-4;
@@ -25,6 +26,9 @@ const F16_WEIGHTS: f32 = 1e-3;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
+    if let Some(folder) = &args.kernels {
+        return kernels(folder, &mut out);
+    }
     let cpu = tern::cpu::Cpu::new(tern::threads(args.model.threads))?.info();
     writeln!(out, "cpu      {}", cpu.name)?;
     writeln!(out, "memory   {}, {} free", units::bytes(cpu.memory_total), units::bytes(cpu.memory_free))?;
@@ -68,6 +72,22 @@ pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
         Some(name) => models::real(args, name, &mut out),
         None => Ok(()),
     }
+}
+
+/// Writes the programs of the CUDA backend, and what editors need to open kernels.
+fn kernels(folder: &Path, out: &mut impl Write) -> CliResult<()> {
+    let written = tern::cuda::write_programs(folder)
+        .map_err(|e| CliError::message(format!("{}: {e}", folder.display())))?;
+    writeln!(out, "{} programs in {}", written.programs, folder.join("programs").display())?;
+    let commands = folder.join("compile_commands.json");
+    match written.commands {
+        0 => writeln!(
+            out,
+            "no compile_commands.json: this tern was built elsewhere, from files that are not here"
+        )?,
+        files => writeln!(out, "{files} files of kernels in {}", commands.display())?,
+    }
+    Ok(())
 }
 
 /// Threads that test a device: compiling kernels for a GPU takes longer than running them, and the CPU uses all cores itself.

@@ -23,13 +23,9 @@ pub(crate) use program::Compiled;
 pub(crate) use program_memory::scratch_bytes;
 pub(crate) use strategy::StepSize;
 
-#[cfg(test)]
 pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
 #[cfg(test)]
 pub(crate) use fused_step::{FusedSource, FusedStepPlan};
-#[cfg(test)]
 pub(crate) use paged_attention::KernelShape;
-#[cfg(test)]
 pub(crate) use recurrent::recurrent_source;
-#[cfg(test)]
 pub(crate) use tiled_linears::{KernelKey, linear_source};

@@ -9,6 +9,7 @@ mod kernel_tests;
 mod kv;
 mod launch;
 mod lower;
+mod programs;
 mod sampling;
 mod shared;
 mod state;
@@ -16,3 +17,4 @@ mod weights;
 
 pub use backend::{Cuda, CudaOptions};
 pub use driver::{DeviceFacts, Nvrtc, SearchPaths, devices};
+pub use programs::{WrittenPrograms, write_programs};

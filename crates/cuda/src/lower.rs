@@ -29,9 +29,7 @@ pub(crate) use fuse::fuse;
 pub(crate) use fused::{Fused, work};
 pub(crate) use host_phases::{HostOp, HostStep, without_host};
 pub(crate) use kernel_config::{KernelConfig, intern};
-#[cfg(test)]
-pub(crate) use linear_shape::PartShape;
-pub(crate) use linear_shape::{LinearShape, linear_defines};
+pub(crate) use linear_shape::{LinearShape, PartShape, linear_defines};
 pub(crate) use lowering::{Addresses, ArgmaxScratch, AttentionScratch, KvAddresses, Lowering, TaggedMemory};
 pub(crate) use passed_halves::{
     NORMED_FACTOR, PASSED_FACTOR, order, passed_as_halves, passed_factor, passes_before_norm,

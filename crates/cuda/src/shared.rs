@@ -41,10 +41,10 @@ mod tests {
     int mean;
 };
 static_assert(sizeof(OutputsArgs) == 56, \"OutputsArgs has 56 bytes on the host\");
-static_assert(__INTADDR__(&((OutputsArgs*)0)->x) == 0, \"OutputsArgs.x is at 0 on the host\");
-static_assert(__INTADDR__(&((OutputsArgs*)0)->y) == 24, \"OutputsArgs.y is at 24 on the host\");
-static_assert(__INTADDR__(&((OutputsArgs*)0)->width) == 48, \"OutputsArgs.width is at 48 on the host\");
-static_assert(__INTADDR__(&((OutputsArgs*)0)->mean) == 52, \"OutputsArgs.mean is at 52 on the host\");
+static_assert(OFFSET_OF(OutputsArgs, x) == 0, \"OutputsArgs.x is at 0 on the host\");
+static_assert(OFFSET_OF(OutputsArgs, y) == 24, \"OutputsArgs.y is at 24 on the host\");
+static_assert(OFFSET_OF(OutputsArgs, width) == 48, \"OutputsArgs.width is at 48 on the host\");
+static_assert(OFFSET_OF(OutputsArgs, mean) == 52, \"OutputsArgs.mean is at 52 on the host\");
 ";
         assert!(header().contains(text));
     }

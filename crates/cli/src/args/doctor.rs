@@ -1,5 +1,7 @@
 //! The flags of `tern doctor`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::values::positive;
@@ -19,6 +21,9 @@ pub(crate) struct DoctorArgs {
     /// Only ops and models whose name contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
+    /// Write the complete text of a CUDA program of each kind into a folder, and a compile_commands.json for editors
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["ops", "models", "stress"])]
+    pub(crate) kernels: Option<PathBuf>,
     /// Also show correct results
     #[arg(short, long)]
     pub(crate) verbose: bool,

@@ -1,14 +1,15 @@
-// Heads before attention, one warp each, for any shape: equals Op::Norm and Op::Rope of graph/reference.rs and the storing of
-// keys and values in Op::Attend.
+// Heads before attention, one warp each, for any shape: equals Op::Norm and Op::Rope of graph/reference.rs and the
+// storing of keys and values in Op::Attend.
 
 #pragma once
 
 #include "base/tagged.cuh"
 #include "base/phase.cuh"
 
-// One head of a token, normalised and rotated, by one warp; `turn` has cosine and sine of each pair. Calls `put(k, value)`.
-template <int MOST, class Put>
-DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& a, const float2* turn, float* scratch, Put put) {
+// One head of a token, normalised and rotated, by one warp; `turn` has cosine and sine of each pair. Calls `put(k,
+// value)`.
+template <int MOST, class Put> DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& a,
+                                                     const float2* turn, float* scratch, Put put) {
     constexpr int EACH = (MOST + 31) / 32;
     int lane = threadIdx.x % 32, dim = a.head_dim, pairs = a.pairs;
     const float* x = row_of(h.x, token) + head * dim;
@@ -32,7 +33,8 @@ DEVICE void make_head(const HeadArgs& h, int token, int head, const AttendArgs& 
             continue;
         }
         int pair = a.interleaved ? k / 2 : k < pairs ? k : k - pairs, second = a.interleaved ? k % 2 : k >= pairs;
-        float x0 = scratch[a.interleaved ? 2 * pair : pair] * a.magnitude, x1 = scratch[a.interleaved ? 2 * pair + 1 : pair + pairs] * a.magnitude;
+        float x0 = scratch[a.interleaved ? 2 * pair : pair] * a.magnitude,
+              x1 = scratch[a.interleaved ? 2 * pair + 1 : pair + pairs] * a.magnitude;
         put(k, second ? x0 * turn[pair].y + x1 * turn[pair].x : x0 * turn[pair].x - x1 * turn[pair].y);
     }
     __syncwarp();

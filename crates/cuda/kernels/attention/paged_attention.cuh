@@ -1,12 +1,13 @@
-// Attention of many tokens over pages: equals Op::Attend of graph/reference.rs, after the norm and rotation of its heads.
+// Attention of many tokens over pages: equals Op::Attend of graph/reference.rs, after the norm and rotation of its
+// heads.
 //
-// A block has a tile of rows, which are the query heads of one key head for a few tokens of one slice: row r is token r / HEADS
-// and head r % HEADS. Keys and values come tile by tile into shared memory. Scores are q K^T and sums p V on the matrix unit.
-// The host plans which tokens and keys a block takes (src/launch/attention_plan.rs).
+// A block has a tile of rows, which are the query heads of one key head for a few tokens of one slice: row r is token r
+// / HEADS and head r % HEADS. Keys and values come tile by tile into shared memory. Scores are q K^T and sums p V on
+// the matrix unit. The host plans which tokens and keys a block takes (src/launch/attention_plan.rs).
 //
-// REPRODUCIBLE: no bit of a row depends on how its keys are shared. They are divided into segments at multiples of ATTEND_SEGMENT; a warp
-// computes a segment from its first key on, 16 keys at a time, and the results of segments are added in their order, whichever warps and
-// blocks have computed them.
+// REPRODUCIBLE: no bit of a row depends on how its keys are shared. They are divided into segments at multiples of
+// ATTEND_SEGMENT; a warp computes a segment from its first key on, 16 keys at a time, and the results of segments are
+// added in their order, whichever warps and blocks have computed them.
 
 #pragma once
 
@@ -28,8 +29,8 @@ template <int CELL, int FIRST, int SECOND> DEVICE u32 bytes_to_half2(u32 word) {
     }
 }
 
-// Rows of BYTES bytes in shared memory, in pieces of 16 bytes: any piece of eight neighbouring rows is in eight different
-// groups of banks.
+// Rows of BYTES bytes in shared memory, in pieces of 16 bytes: any piece of eight neighbouring rows is in eight
+// different groups of banks.
 template <int BYTES> struct Rows {
     static constexpr int PIECES = BYTES / 16;
     static constexpr bool SWIZZLED = PIECES % 8 == 0; // otherwise rows have an odd number of pieces
@@ -37,26 +38,36 @@ template <int BYTES> struct Rows {
 
     static DEVICE int at(int row, int piece) { return row * STRIDE + (SWIZZLED ? piece ^ (row & 7) : piece) * 16; }
 
-    // From the address of piece 0 or 1 of a row to the one `pieces` further, an even number; rows begin at multiples of 128 bytes
-    // if they are swizzled.
-    static DEVICE u32 further(u32 address, int pieces) { return SWIZZLED ? (address ^ pieces % 8 * 16) + pieces / 8 * 128 : address + pieces * 16; }
+    // From the address of piece 0 or 1 of a row to the one `pieces` further, an even number; rows begin at multiples of
+    // 128 bytes if they are swizzled.
+    static DEVICE u32 further(u32 address, int pieces) {
+        return SWIZZLED ? (address ^ pieces % 8 * 16) + pieces / 8 * 128 : address + pieces * 16;
+    }
 };
 
-// D: columns of a key head, V: those of a value head that a block sums, of VALUES; both multiples of 16. The blocks that share a
-// value head compute the same scores. G: query heads of a key head. CELL: what pages hold.
-// QUERY_WARPS have ROW_TILES * 16 rows each; KEY_WARPS have the same rows and different keys. One of the two is 1.
-// KEYS of a tile, STAGES: tiles that are read ahead, and the one in use.
-template <int D, int VALUES, int V, int G, bool CAP, int CELL, int QUERY_WARPS, int ROW_TILES, int KEY_WARPS, int KEYS, int STAGES>
+// D: columns of a key head, V: those of a value head that a block sums, of VALUES; both multiples of 16. The blocks
+// that share a value head compute the same scores. G: query heads of a key head. CELL: what pages hold. QUERY_WARPS
+// have ROW_TILES * 16 rows each; KEY_WARPS have the same rows and different keys. One of the two is 1. KEYS of a tile,
+// STAGES: tiles that are read ahead, and the one in use.
+template <int D, int VALUES, int V, int G, bool CAP, int CELL, int QUERY_WARPS, int ROW_TILES, int KEY_WARPS, int KEYS,
+          int STAGES>
 struct PagedAttention {
-    static constexpr int WARP_ROWS = ROW_TILES * 16, ROWS = QUERY_WARPS * WARP_ROWS, THREADS = QUERY_WARPS * KEY_WARPS * 32;
+    static constexpr int WARP_ROWS = ROW_TILES * 16, ROWS = QUERY_WARPS * WARP_ROWS,
+                         THREADS = QUERY_WARPS * KEY_WARPS * 32;
     static constexpr int HEAD_GROUPS = (G + ROWS - 1) / ROWS, HEADS = (G + HEAD_GROUPS - 1) / HEAD_GROUPS; // of a block
     static constexpr int V_PARTS = VALUES / V; // blocks that share a value head
     static constexpr int CELL_BYTES = CELL == HALF_CELLS ? 2 : 1, STEPS = D / 16, KEY_TILES = KEYS / 8, V_TILES = V / 8;
-    static constexpr int UNIT = PAGE_LEN % KEYS == 0 ? KEYS : PAGE_LEN % 32 == 0 ? 32 : 16, UNITS = KEYS / UNIT; // keys of one page
-    static constexpr bool Q_STAYS = ROW_TILES * (STEPS * 4 + V / 2 + KEYS / 2) <= (REPRODUCIBLE ? 170 : 210); // in registers
-    static constexpr int BLOCKS = ROW_TILES == 1 && D <= 128 && V <= 128 && KEYS <= 32 ? 3 : 2; // of a processor, for their registers
+    static constexpr int UNIT = PAGE_LEN % KEYS == 0 ? KEYS
+                                : PAGE_LEN % 32 == 0 ? 32
+                                                     : 16,
+                         UNITS = KEYS / UNIT; // keys of one page
+    static constexpr bool Q_STAYS =
+        ROW_TILES * (STEPS * 4 + V / 2 + KEYS / 2) <= (REPRODUCIBLE ? 170 : 210); // in registers
+    static constexpr int BLOCKS =
+        ROW_TILES == 1 && D <= 128 && V <= 128 && KEYS <= 32 ? 3 : 2; // of a processor, for their registers
     static_assert(D % 16 == 0 && V % 16 == 0 && PAGE_LEN % 16 == 0 && 64 % KEYS == 0, "fragments and pages are whole");
-    static_assert(V_PARTS * V == VALUES && (V_PARTS == 1 || V % 128 == 0), "parts of a value head are whole chunks of x");
+    static_assert(V_PARTS * V == VALUES && (V_PARTS == 1 || V % 128 == 0),
+                  "parts of a value head are whole chunks of x");
     static_assert(QUERY_WARPS == 1 || KEY_WARPS == 1, "warps share rows or keys");
 
     // Sums are rescaled if a score exceeds the row's base by more than this power of two: p is a half.
@@ -68,8 +79,8 @@ struct PagedAttention {
     static constexpr float KEY_FACTOR = CELL == FP8_CELLS ? 256 : 1, VALUE_FACTOR = CELL == FP8_CELLS ? 256 : 64;
     static constexpr float SUM_FACTOR = CELL == INT8_CELLS ? 1.f / VALUE_FACTOR : 1;
 
-    // Shared memory: q, and stages of each group of warps; then sums of each group, in the same place; then the rest. REPRODUCIBLE: the sums of all
-    // segments so far behind the stages.
+    // Shared memory: q, and stages of each group of warps; then sums of each group, in the same place; then the rest.
+    // REPRODUCIBLE: the sums of all segments so far behind the stages.
     using QRows = Rows<D * 2>;
     using KeyRows = Rows<D * CELL_BYTES>;
     using ValueRows = Rows<V * CELL_BYTES>;
@@ -80,9 +91,11 @@ struct PagedAttention {
     static constexpr int SUM_STRIDE = V + 8, SUMS = SUM_GROUPS * ROWS * SUM_STRIDE * 4; // rows begin in different banks
     static constexpr int SUMS_AT = REPRODUCIBLE ? PIPELINE : 0;
     static constexpr int TOPS_AT = PIPELINE > SUMS_AT + SUMS ? PIPELINE : SUMS_AT + SUMS;
-    static constexpr int FACTORS_AT = TOPS_AT + SUM_GROUPS * ROWS * 8, LAST_AT = FACTORS_AT + ROWS * 4, SHARED = LAST_AT + 16;
+    static constexpr int FACTORS_AT = TOPS_AT + SUM_GROUPS * ROWS * 8, LAST_AT = FACTORS_AT + ROWS * 4,
+                         SHARED = LAST_AT + 16;
 
-    static constexpr int PARTIAL = ROWS * (V + 2); // floats of a split: sums [row][V], then largest score and weight [row]
+    static constexpr int PARTIAL =
+        ROWS * (V + 2); // floats of a split: sums [row][V], then largest score and weight [row]
 
     // Keys that a token sees.
     static DEVICE int reach_of(const AttendArgs& a) { return a.window > 0 ? a.window : 1 << 30; }
@@ -93,7 +106,7 @@ struct PagedAttention {
         int first_value;                // the first of its columns of a value head
         int position, last;             // of the first and last token
         int begin, end;                 // keys of the block
-        u32 pages; // where its page table is in the inputs
+        u32 pages;                      // where its page table is in the inputs
 
         DEVICE Block(const PagedAttendArgs& p, const AttendWork& item) : work(item) {
             int group = blockIdx.y / V_PARTS;
@@ -106,46 +119,58 @@ struct PagedAttention {
             pages = pages_of(p.inputs, work.first_token, p.attend.windowed) - p.inputs;
         }
         DEVICE int rows() const { return work.tokens * HEADS; }
-        DEVICE int first_column() const { return (kv_head * G + first_head) * VALUES + first_value; } // of its first head
+        DEVICE int first_column() const {
+            return (kv_head * G + first_head) * VALUES + first_value;
+        } // of its first head
     };
 
     static DEVICE int first_row_of(int thread) { return thread / 32 % QUERY_WARPS * WARP_ROWS; }
 
     // Copies BYTES of rows of one page, [UNIT][FROM], by a group of warps.
     template <int BYTES, int FROM> static DEVICE void copy_rows(u8* to, int first_row, const u8* from, int thread) {
-        constexpr int PIECES = BYTES / 16, GROUP = QUERY_WARPS * 32, COUNT = UNIT * PIECES, COPIES = (COUNT + GROUP - 1) / GROUP;
-        constexpr int UNROLL = D > 256 ? 4 : COPIES; // the addresses of all copies of a wide head would not fit into registers
+        constexpr int PIECES = BYTES / 16, GROUP = QUERY_WARPS * 32, COUNT = UNIT * PIECES,
+                      COPIES = (COUNT + GROUP - 1) / GROUP;
+        constexpr int UNROLL =
+            D > 256 ? 4 : COPIES; // the addresses of all copies of a wide head would not fit into registers
 #pragma unroll UNROLL
         for (int first = 0; first < COUNT; first += GROUP) {
             int i = first + thread;
-            if (COUNT % GROUP == 0 || i < COUNT) copy16(to + Rows<BYTES>::at(first_row + i / PIECES, i % PIECES), from + i / PIECES * FROM + i % PIECES * 16);
+            if (COUNT % GROUP == 0 || i < COUNT)
+                copy16(to + Rows<BYTES>::at(first_row + i / PIECES, i % PIECES),
+                       from + i / PIECES * FROM + i % PIECES * 16);
         }
     }
 
     // Tiles of keys and values of a group of warps, on their way to shared memory.
     struct Tiles {
         u8* stages;
-        int first, count, unit_end; // first key, tiles, the last unit of keys; REPRODUCIBLE: the first key of the first segment, and with the tiles before `begin`
+        int first, count, unit_end; // first key, tiles, the last unit of keys; REPRODUCIBLE: the first key of the first
+                                    // segment, and with the tiles before `begin`
         u32 next[UNITS];            // pages of the tile to fetch next
 
         DEVICE Tiles(const Block& b, u8* at, int group) : stages(at), first(b.begin + group * KEYS) {
-            count = max((b.end - first + KEY_WARPS * KEYS - 1) / (KEY_WARPS * KEYS), 0), unit_end = (b.end - 1) / UNIT * UNIT;
+            count = max((b.end - first + KEY_WARPS * KEYS - 1) / (KEY_WARPS * KEYS), 0),
+            unit_end = (b.end - 1) / UNIT * UNIT;
             if constexpr (REPRODUCIBLE) {
                 first = (b.begin / ATTEND_SEGMENT + group) * ATTEND_SEGMENT;
                 int last = b.end - 1 - first; // of the last key; the segments before it, and the tiles in its own
-                int round = last < 0 ? -1 : last / (KEY_WARPS * ATTEND_SEGMENT), rest = last - round * (KEY_WARPS * ATTEND_SEGMENT);
+                int round = last < 0 ? -1 : last / (KEY_WARPS * ATTEND_SEGMENT),
+                    rest = last - round * (KEY_WARPS * ATTEND_SEGMENT);
                 count = round * SEGMENT_TILES + min(rest / KEYS + 1, SEGMENT_TILES);
                 if (last < 0) count = 0;
             }
         }
         DEVICE int key(int i) const {
-            if constexpr (REPRODUCIBLE) return first + i / SEGMENT_TILES * (KEY_WARPS * ATTEND_SEGMENT) + i % SEGMENT_TILES * KEYS;
+            if constexpr (REPRODUCIBLE)
+                return first + i / SEGMENT_TILES * (KEY_WARPS * ATTEND_SEGMENT) + i % SEGMENT_TILES * KEYS;
             return first + i * KEY_WARPS * KEYS;
         }
         // The first tile that a row may see.
         DEVICE int first_tile(const Block& b) const { return REPRODUCIBLE ? max(b.begin - first, 0) / KEYS : 0; }
         DEVICE const u8* stage(int i) const { return stages + i % STAGES * STAGE; }
-        DEVICE int unit(int i, int u) const { return min(key(i) + u * UNIT, unit_end); } // a masked one is another that exists
+        DEVICE int unit(int i, int u) const {
+            return min(key(i) + u * UNIT, unit_end);
+        } // a masked one is another that exists
 
         DEVICE void find(const u32* inputs, const Block& b, int i) {
 #pragma unroll
@@ -158,12 +183,16 @@ struct PagedAttention {
 #pragma unroll
                 for (int u = 0; u < UNITS; u++) {
                     long slot = ((long)next[u] * p.attend.kv_heads + b.kv_head) * PAGE_LEN + (u32)unit(i, u) % PAGE_LEN;
-                    copy_rows<D * CELL_BYTES, D * CELL_BYTES>(to, u * UNIT, (const u8*)p.attend.keys + slot * (D * CELL_BYTES), thread);
-                    copy_rows<V * CELL_BYTES, VALUES * CELL_BYTES>(to + VALUES_AT, u * UNIT, (const u8*)p.attend.values + (slot * VALUES + b.first_value) * CELL_BYTES, thread);
+                    copy_rows<D * CELL_BYTES, D * CELL_BYTES>(
+                        to, u * UNIT, (const u8*)p.attend.keys + slot * (D * CELL_BYTES), thread);
+                    copy_rows<V * CELL_BYTES, VALUES * CELL_BYTES>(
+                        to + VALUES_AT, u * UNIT,
+                        (const u8*)p.attend.values + (slot * VALUES + b.first_value) * CELL_BYTES, thread);
                     if constexpr (CELL != HALF_CELLS) {
                         int piece = thread % (UNIT / 4) * 4, which = thread / (UNIT / 4);
                         const float* scales = which ? p.value_scales : p.key_scales;
-                        if (which < 2) copy16(to + SCALES_AT + (which * KEYS + u * UNIT + piece) * 4, scales + slot + piece);
+                        if (which < 2)
+                            copy16(to + SCALES_AT + (which * KEYS + u * UNIT + piece) * 4, scales + slot + piece);
                     }
                 }
                 find(p.inputs, b, i + 1);
@@ -187,7 +216,9 @@ struct PagedAttention {
         }
 
         // `q_at`: the lane's address in the warp's first rows.
-        static DEVICE void load_q(u32 (&to)[4], u32 q_at, int r, int step) { load_matrices(to, QRows::further(q_at, 2 * step) + r * 16 * QRows::STRIDE); }
+        static DEVICE void load_q(u32 (&to)[4], u32 q_at, int r, int step) {
+            load_matrices(to, QRows::further(q_at, 2 * step) + r * 16 * QRows::STRIDE);
+        }
 
         DEVICE void keep_q(u32 q_at) {
             if constexpr (Q_STAYS)
@@ -236,7 +267,8 @@ struct PagedAttention {
                 }
             } else {
 #pragma unroll UNROLL
-                for (int step = 0; step < STEPS; step += 2) { // two steps at once; the last may be alone, and what follows its row is not used
+                for (int step = 0; step < STEPS;
+                     step += 2) { // two steps at once; the last may be alone, and what follows its row is not used
                     u32 a[2][ROW_TILES][4], b[4];
                     q_of(a[0], q_at, step);
                     if (step + 1 < STEPS) q_of(a[1], q_at, step + 1);
@@ -249,21 +281,24 @@ struct PagedAttention {
                             u32 b0 = bytes_to_half2<CELL, 0, 1>(b[i]), b1 = bytes_to_half2<CELL, 2, 3>(b[i]);
 #pragma unroll
                             for (int r = 0; r < ROW_TILES; r++)
-                                multiply(s[r][n + i % 2], a[i / 2][r][0], a[i / 2][r][1], a[i / 2][r][2], a[i / 2][r][3], b0, b1);
+                                multiply(s[r][n + i % 2], a[i / 2][r][0], a[i / 2][r][1], a[i / 2][r][2],
+                                         a[i / 2][r][3], b0, b1);
                         }
                     }
                 }
             }
         }
 
-        // sum += p V, of some keys. Bytes: a word has two columns of two keys, so that tile n of a pair has columns 2g + n.
+        // sum += p V, of some keys. Bytes: a word has two columns of two keys, so that tile n of a pair has columns 2g
+        // + n.
         DEVICE void add_values(const u32 (&p)[ROW_TILES][RAISED_KEYS / 16][4], u32 values_at, int lane) {
             values_at += ValueRows::at(lane % 16, lane / 16);
 #pragma unroll
             for (int k = 0; k < RAISED_KEYS / 16; k++) {
                 auto add = [&](int n, u32 b0, u32 b1) {
 #pragma unroll
-                    for (int r = 0; r < ROW_TILES; r++) multiply(sum[r][n], p[r][k][0], p[r][k][1], p[r][k][2], p[r][k][3], b0, b1);
+                    for (int r = 0; r < ROW_TILES; r++)
+                        multiply(sum[r][n], p[r][k][0], p[r][k][1], p[r][k][2], p[r][k][3], b0, b1);
                 };
                 u32 b[4];
                 if constexpr (CELL == HALF_CELLS) {
@@ -289,7 +324,8 @@ struct PagedAttention {
 
         // Sets scores of keys that a row does not see to -INFINITY.
         static DEVICE void mask(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, int reach, int after) {
-            int thread = fixed_thread(), lane = thread % 32, first_row = first_row_of(thread); // not in registers while keys are read
+            int thread = fixed_thread(), lane = thread % 32,
+                first_row = first_row_of(thread); // not in registers while keys are read
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
@@ -308,7 +344,8 @@ struct PagedAttention {
 
         // Subtracts the distance of each key times the slope of the row's head, in powers of two.
         static DEVICE void slope(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, const AttendArgs& a) {
-            int thread = fixed_thread(), lane = thread % 32, first_row = first_row_of(thread), power = 1 << (31 - __clz(a.heads));
+            int thread = fixed_thread(), lane = thread % 32, first_row = first_row_of(thread),
+                power = 1 << (31 - __clz(a.heads));
 #pragma unroll
             for (int r = 0; r < ROW_TILES; r++)
 #pragma unroll
@@ -330,7 +367,8 @@ struct PagedAttention {
             return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
         }
 
-        // Raises the bases to the largest scores of RAISED_KEYS from tile `first` on, if one exceeds its base by too much.
+        // Raises the bases to the largest scores of RAISED_KEYS from tile `first` on, if one exceeds its base by too
+        // much.
         DEVICE void raise(const float (&s)[ROW_TILES][KEY_TILES][4], int first) {
             float most[ROW_TILES][2];
             bool exceeds = false;
@@ -341,7 +379,8 @@ struct PagedAttention {
                     float& m = most[r][half];
                     m = fmaxf(s[r][first][half * 2], s[r][first][half * 2 + 1]);
 #pragma unroll
-                    for (int n = first + 1; n < first + RAISED_KEYS / 8; n++) m = fmaxf(m, fmaxf(s[r][n][half * 2], s[r][n][half * 2 + 1]));
+                    for (int n = first + 1; n < first + RAISED_KEYS / 8; n++)
+                        m = fmaxf(m, fmaxf(s[r][n][half * 2], s[r][n][half * 2 + 1]));
                     exceeds |= m > base[r][half] + RAISE;
                 }
             if (!__any_sync(0xffffffff, exceeds)) return;
@@ -350,7 +389,8 @@ struct PagedAttention {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     float next = fmaxf(of_row(most[r][half]), base[r][half]);
-                    if (REPRODUCIBLE && !(next > base[r][half] + RAISE)) next = base[r][half]; // whatever other rows need
+                    if (REPRODUCIBLE && !(next > base[r][half] + RAISE))
+                        next = base[r][half]; // whatever other rows need
                     float keep = next == base[r][half] ? 1.f : exp2_fast(base[r][half] - next); // both may be -INFINITY
                     base[r][half] = next, weight[r][half] *= keep;
 #pragma unroll
@@ -404,14 +444,15 @@ struct PagedAttention {
             }
         }
 
-        // Soft-capped and in powers of two: the tanh is exact enough because it is added to a score. Infinite scores become NaN.
+        // Soft-capped and in powers of two: the tanh is exact enough because it is added to a score. Infinite scores
+        // become NaN.
         static DEVICE float capped(float x, float cap) {
             float up = exp2_fast(x * (2 * LOG2E / cap));
             return cap * LOG2E - 2 * LOG2E * cap * reciprocal(1.f + up) + x * 0.f;
         }
 
-        // Passes the rows of the warp: `use(row, base and weight, columns)`, where `columns(put)` passes two neighbouring columns at a time:
-        // `put(column, values)`.
+        // Passes the rows of the warp: `use(row, base and weight, columns)`, where `columns(put)` passes two
+        // neighbouring columns at a time: `put(column, values)`.
         template <class Use> DEVICE void each_row(int lane, Use use) const {
             int g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -491,7 +532,8 @@ struct PagedAttention {
             Joined joined(top, tops(i));
             float4 s = sums(i);
             top = joined.top;
-            value = {joined.sum(value.x, s.x), joined.sum(value.y, s.y), joined.sum(value.z, s.z), joined.sum(value.w, s.w)};
+            value = {joined.sum(value.x, s.x), joined.sum(value.y, s.y), joined.sum(value.z, s.z),
+                     joined.sum(value.w, s.w)};
         }
         return value;
     }
@@ -499,13 +541,14 @@ struct PagedAttention {
     // The factor on the sums of a row: the inverse of its weight and that of the head's sink.
     static DEVICE float factor_of(const AttendArgs& a, const Block& b, int row, float2 top) {
         if (!a.sinks) return reciprocal(top.y) * SUM_FACTOR;
-        float sink = a.sinks[b.kv_head * G + b.first_head + min(row % HEADS, b.heads - 1)] * LOG2E, most = fmaxf(top.x, sink);
+        float sink = a.sinks[b.kv_head * G + b.first_head + min(row % HEADS, b.heads - 1)] * LOG2E,
+              most = fmaxf(top.x, sink);
         float keep = exp2_fast(top.x - most);
         return keep * reciprocal(top.y * keep + exp2_fast(sink - most)) * SUM_FACTOR;
     }
 
-    // Combines the results of groups of warps and of splits: afterwards `sums` times `factors` is the output. False in all
-    // splits but the last one to arrive.
+    // Combines the results of groups of warps and of splits: afterwards `sums` times `factors` is the output. False in
+    // all splits but the last one to arrive.
     static DEVICE bool finish(const PagedAttendArgs& p, const Block& b, u8* shared, int thread) {
         float *sums = (float*)(shared + SUMS_AT), *factors = (float*)(shared + FACTORS_AT);
         float2* tops = (float2*)(shared + TOPS_AT);
@@ -521,8 +564,9 @@ struct PagedAttention {
                 continue;
             }
             if constexpr (KEY_WARPS > 1)
-                value = combine(KEY_WARPS, [&](int n) { return tops[n * ROWS + row]; },
-                                [&](int n) { return *(const float4*)(own + n * ROWS * SUM_STRIDE); }, top);
+                value = combine(
+                    KEY_WARPS, [&](int n) { return tops[n * ROWS + row]; },
+                    [&](int n) { return *(const float4*)(own + n * ROWS * SUM_STRIDE); }, top);
             else value = *(const float4*)own;
             if (splits > 1) {
                 float* to = partial + (long)b.work.split * PARTIAL;
@@ -548,9 +592,10 @@ struct PagedAttention {
         for (int i = thread; i < b.rows() * (V / 4); i += THREADS) {
             int row = i / (V / 4), d = i % (V / 4) * 4;
             float2 top;
-            *(float4*)(sums + row * SUM_STRIDE + d) =
-                combine(b.work.results, [&](int n) { return __ldcg((const float2*)(partial + (long)n * PARTIAL + ROWS * V) + row); },
-                        [&](int n) { return __ldcg((const float4*)(partial + (long)n * PARTIAL + row * V + d)); }, top);
+            *(float4*)(sums + row * SUM_STRIDE + d) = combine(
+                b.work.results,
+                [&](int n) { return __ldcg((const float2*)(partial + (long)n * PARTIAL + ROWS * V) + row); },
+                [&](int n) { return __ldcg((const float4*)(partial + (long)n * PARTIAL + row * V + d)); }, top);
             if (d == 0) factors[row] = factor_of(p.attend, b, row, top);
         }
         if (thread == 0) *arrival = 0;
@@ -559,7 +604,9 @@ struct PagedAttention {
     }
 
     // Where the results of a tile's splits are.
-    static DEVICE float* partial_of(const PagedAttendArgs& p, const Block& b) { return p.partial + ((long)b.work.partial + blockIdx.y * b.work.results) * PARTIAL; }
+    static DEVICE float* partial_of(const PagedAttendArgs& p, const Block& b) {
+        return p.partial + ((long)b.work.partial + blockIdx.y * b.work.results) * PARTIAL;
+    }
 
     // Writes the outputs of a block: as halves in the order of the next linear, or as floats.
     static DEVICE void write(const PagedAttendArgs& p, const Block& b, const u8* shared, int thread) {
@@ -571,7 +618,8 @@ struct PagedAttention {
                 if (head >= b.heads) continue;
                 float4 v = *(const float4*)(sums + row * SUM_STRIDE + d);
                 float by = factors[row];
-                *(float4*)(row_of(p.attend.y, b.work.first_token + token) + first + head * VALUES + d) = {v.x * by, v.y * by, v.z * by, v.w * by};
+                *(float4*)(row_of(p.attend.y, b.work.first_token + token) + first + head * VALUES + d) = {
+                    v.x * by, v.y * by, v.z * by, v.w * by};
             }
             return;
         }
@@ -581,17 +629,20 @@ struct PagedAttention {
         };
         if (order == BYTES_ORDER || (first % 128 == 0 && columns % 128 == 0)) { // the same columns and positions
             for (int i = thread; i < b.work.tokens * (columns / 8); i += THREADS) {
-                int token = i / (columns / 8), column = i % (columns / 8) * 8, at = first + column / V * VALUES + column % V;
+                int token = i / (columns / 8), column = i % (columns / 8) * 8,
+                    at = first + column / V * VALUES + column % V;
                 u32 pairs[4];
 #pragma unroll
                 for (int j = 0; j < 4; j++)
-                    pairs[j] = to_half2(output(token, column_at(order, at + 2 * j) - first), output(token, column_at(order, at + 2 * j + 1) - first));
+                    pairs[j] = to_half2(output(token, column_at(order, at + 2 * j) - first),
+                                        output(token, column_at(order, at + 2 * j + 1) - first));
                 *(uint4*)half_at(p.y_half, b.work.first_token + token, at) = {pairs[0], pairs[1], pairs[2], pairs[3]};
             }
         } else {
             for (int i = thread; i < b.work.tokens * columns; i += THREADS) {
                 int token = i / columns, column = i % columns;
-                *half_at(p.y_half, b.work.first_token + token, position_of_column(order, first + column)) = to_half(output(token, column));
+                *half_at(p.y_half, b.work.first_token + token, position_of_column(order, first + column)) =
+                    to_half(output(token, column));
             }
         }
     }
@@ -609,10 +660,12 @@ struct PagedAttention {
 
     static DEVICE void run(const PagedAttendArgs& p, u8* shared) {
         begin_next_launch();
-        const u32* list = p.inputs + p.inputs[p.inputs[WORK_AT] + p.list]; // the host wrote it: there is no kernel to wait for
+        const u32* list =
+            p.inputs + p.inputs[p.inputs[WORK_AT] + p.list]; // the host wrote it: there is no kernel to wait for
         bool real = blockIdx.x < list[0];
         const AttendWork* work = (const AttendWork*)(list + WORK_HEADER) + blockIdx.x;
-        int thread = fixed_thread(), lane = thread % 32, group = thread / 32 / QUERY_WARPS, copier = thread % (QUERY_WARPS * 32);
+        int thread = fixed_thread(), lane = thread % 32, group = thread / 32 / QUERY_WARPS,
+            copier = thread % (QUERY_WARPS * 32);
         Result result;
         {
             Block b(p, real ? *work : AttendWork{});
@@ -649,14 +702,16 @@ struct PagedAttention {
                     for (int i = thread; i < ROWS; i += THREADS) tops[i] = {-INFINITY, 0};
                     __syncthreads();
                 }
-                int segments = (b.end + ATTEND_SEGMENT - 1) / ATTEND_SEGMENT - b.begin / ATTEND_SEGMENT, row = first_row_of(thread);
+                int segments = (b.end + ATTEND_SEGMENT - 1) / ATTEND_SEGMENT - b.begin / ATTEND_SEGMENT,
+                    row = first_row_of(thread);
 #pragma unroll 1
                 for (int from = 0; from < segments; from += KEY_WARPS) {
                     add_tiles(min((from / KEY_WARPS + 1) * SEGMENT_TILES, tiles.count));
                     bool has = active && from + group < segments;
                     if (b.work.splits > 1) {
                         int segment = b.begin / ATTEND_SEGMENT + from + group - b.work.first_segment;
-                        if (has) result.write_partial(partial_of(p, b) + (long)segment * PARTIAL, row, b.rows() - row, lane);
+                        if (has)
+                            result.write_partial(partial_of(p, b) + (long)segment * PARTIAL, row, b.rows() - row, lane);
                     } else {
 #pragma unroll 1
                         for (int g = 0; g < KEY_WARPS; g++) { // in the order of segments

@@ -25,7 +25,8 @@ template <int D> struct HeadQuads {
         if (!h.norm) return;
         float squares = 0;
 #pragma unroll
-        for (int n = 0; n < N; n++) squares += v[n][0] * v[n][0] + v[n][1] * v[n][1] + (v[n][2] * v[n][2] + v[n][3] * v[n][3]);
+        for (int n = 0; n < N; n++)
+            squares += v[n][0] * v[n][0] + v[n][1] * v[n][1] + (v[n][2] * v[n][2] + v[n][3] * v[n][3]);
         float factor = norm_factor(warp_sum(squares), D, h.eps);
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -68,7 +69,8 @@ template <int D> struct HeadQuads {
                     if (k + i >= 2 * a.pairs) continue;
                     int second = a.interleaved ? i % 2 : k + i >= a.pairs;
                     int pair = a.interleaved ? (k + i) / 2 : second ? k + i - a.pairs : k + i;
-                    float x0 = scratch[a.interleaved ? 2 * pair : pair], x1 = scratch[a.interleaved ? 2 * pair + 1 : pair + a.pairs];
+                    float x0 = scratch[a.interleaved ? 2 * pair : pair],
+                          x1 = scratch[a.interleaved ? 2 * pair + 1 : pair + a.pairs];
                     float2 t = turn[pair];
                     v[n][i] = (second ? x0 * t.y + x1 * t.x : x0 * t.x - x1 * t.y) * a.magnitude;
                 }
@@ -85,7 +87,8 @@ template <int D> struct HeadQuads {
         return __all_sync(0xffffffff, zero == 0.f);
     }
 
-    // As halves, times a factor; AS_BYTES: in the order of bytes, where lane q of the matrix unit has columns 4q .. 4q + 3 of 16.
+    // As halves, times a factor; AS_BYTES: in the order of bytes, where lane q of the matrix unit has columns 4q .. 4q
+    // + 3 of 16.
     template <bool FINITE, bool AS_BYTES = false> DEVICE void store_halves(u16* to, float by) const {
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -110,7 +113,8 @@ template <int D> struct HeadQuads {
 #pragma unroll
             for (int i = 0; i < 4; i++) v[n][i] = in_range_of_halves<true>(v[n][i]), most = fmaxf(most, fabsf(v[n][i]));
         most = warp_max(most);
-        float scale = most / MOST, by = scale > 0 ? 1.f / scale : 0.f; // a scale of 1 / 2^127 or less would have no inverse
+        float scale = most / MOST,
+              by = scale > 0 ? 1.f / scale : 0.f; // a scale of 1 / 2^127 or less would have no inverse
         if (!is_finite(by)) scale = by = 0;
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -118,7 +122,8 @@ template <int D> struct HeadQuads {
             u32 word = 0;
             if constexpr (CELL == INT8_CELLS) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) word |= (u32)(min(max(__float2int_rn(v[n][i] * by), -127), 127) & 0xff) << 8 * i;
+                for (int i = 0; i < 4; i++)
+                    word |= (u32)(min(max(__float2int_rn(v[n][i] * by), -127), 127) & 0xff) << 8 * i;
             } else {
                 auto within = [&](float x) { return fminf(fmaxf(x * by, -448.f), 448.f); };
                 word = to_e4m3(within(v[n][0]), within(v[n][1])) | to_e4m3(within(v[n][2]), within(v[n][3])) << 16;
@@ -138,11 +143,13 @@ template <int D, int V, bool CAP, int CELL> struct PagedHeads {
         q.norm(a.q);
         q.rotate(a, turn, scratch);
         float scale = scale_at(a, position_of(p.inputs, token));
-        q.template store_halves<false, CELL != HALF_CELLS>(p.q + ((long)token * a.heads + head) * D, CAP ? scale : scale * LOG2E);
+        q.template store_halves<false, CELL != HALF_CELLS>(p.q + ((long)token * a.heads + head) * D,
+                                                           CAP ? scale : scale * LOG2E);
     }
 
     // Values in pages are finite, since masked keys multiply them by zero: if one is not, its key becomes NaN instead.
-    static DEVICE void key_and_value(const PagedAttendArgs& p, int token, int head, long slot, const float2* turn, float* scratch) {
+    static DEVICE void key_and_value(const PagedAttendArgs& p, int token, int head, long slot, const float2* turn,
+                                     float* scratch) {
         const AttendArgs& a = p.attend;
         HeadQuads<V> v;
         HeadQuads<D> k;
@@ -154,13 +161,17 @@ template <int D, int V, bool CAP, int CELL> struct PagedHeads {
         if constexpr (CELL == HALF_CELLS) {
             if (!finite)
 #pragma unroll
-                for (int n = 0; n < HeadQuads<D>::N; n++) k.v[n][0] = k.v[n][1] = k.v[n][2] = k.v[n][3] = __int_as_float(0x7fc00000);
+                for (int n = 0; n < HeadQuads<D>::N; n++)
+                    k.v[n][0] = k.v[n][1] = k.v[n][2] = k.v[n][3] = __int_as_float(0x7fc00000);
             k.template store_halves<false>(a.keys + slot * D, 1);
             v.template store_halves<true>(a.values + slot * V, 1);
         } else {
             finite &= k.all_finite();
-            float key_scale = k.template store_bytes<CELL>((u8*)a.keys + slot * D), value_scale = v.template store_bytes<CELL>((u8*)a.values + slot * V);
-            if (threadIdx.x % 32 == 0) p.key_scales[slot] = finite ? key_scale : __int_as_float(0x7fc00000), p.value_scales[slot] = value_scale;
+            float key_scale = k.template store_bytes<CELL>((u8*)a.keys + slot * D),
+                  value_scale = v.template store_bytes<CELL>((u8*)a.values + slot * V);
+            if (threadIdx.x % 32 == 0)
+                p.key_scales[slot] = finite ? key_scale : __int_as_float(0x7fc00000),
+                p.value_scales[slot] = value_scale;
         }
     }
 };

@@ -17,7 +17,8 @@ DEVICE float4 load_floats4(const float* at) { return __ldcg((const float4*)at); 
 DEVICE float load_float(const float* at) { return __ldcg(at); }
 DEVICE uint4 load_words4(const void* at) { return __ldcg((const uint4*)at); }
 
-// a / b and a % b of numbers below 2^20 that are not negative: a division of integers takes as long as ten other instructions.
+// a / b and a % b of numbers below 2^20 that are not negative: a division of integers takes as long as ten other
+// instructions.
 DEVICE int small_quotient(int a, int b) { return (int)(((float)a + 0.5f) * reciprocal((float)b)); }
 DEVICE int small_rest(int a, int b) { return a - small_quotient(a, b) * b; }
 
@@ -39,8 +40,8 @@ template <bool FINITE = false> DEVICE u32 to_half2(float low, float high) {
 DEVICE float low_half(u32 pair) { return to_float((u16)(pair & 0xffff)); }
 DEVICE float high_half(u32 pair) { return to_float((u16)(pair >> 16)); }
 
-// Waits of blocks for each other take microseconds. One that does not end stops the kernel with an error after about ten
-// seconds: the host reports it, and nothing hangs.
+// Waits of blocks for each other take microseconds. One that does not end stops the kernel with an error after about
+// ten seconds: the host reports it, and nothing hangs.
 struct Patience {
     u32 left = 1u << 26;
 
@@ -49,8 +50,8 @@ struct Patience {
     }
 };
 
-// A barrier of all blocks of the grid, with THREADS threads each: afterwards loads that bypass L1 see what all have written.
-// All blocks must be running, and the threads of each have waited for each other since their last writes.
+// A barrier of all blocks of the grid, with THREADS threads each: afterwards loads that bypass L1 see what all have
+// written. All blocks must be running, and the threads of each have waited for each other since their last writes.
 template <int THREADS> DEVICE void grid_barrier_after_sync(u32* counter, u32 target) {
     if (threadIdx.x == 0) {
         arrive_at(counter);

@@ -1,8 +1,8 @@
 // What phases share: access to a step's inputs, and what follows the products of a linear. The structs of arguments are
 // defined in src/shared/phase_args.rs.
 //
-// Defined by the host: FORMATS(X) with X(index, bits, low, group, offsets, bytes of a record) for each format of codes in the
-// model.
+// Defined by the host: FORMATS(X) with X(index, bits, low, group, offsets, bytes of a record) for each format of codes
+// in the model.
 
 #pragma once
 
@@ -14,7 +14,8 @@ DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[POSI
 DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[OUTPUT_ROWS_AT] + output]; }
 // `windowed`: of layers with a window, in which entries before the window of the slice's first token are any page.
 DEVICE const u32* pages_of(const u32* inputs, int token, int windowed) {
-    return inputs + inputs[windowed ? WINDOW_PAGES_AT : PAGES_AT] + inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
+    return inputs + inputs[windowed ? WINDOW_PAGES_AT : PAGES_AT] +
+           inputs[inputs[SLICES_AT] + token] * inputs[TABLE_STRIDE];
 }
 // A token id; a carried one is an output of the step before.
 DEVICE u32 token_id(const u32* inputs, const int* chosen, int token) {
@@ -32,7 +33,8 @@ DEVICE int expert_of(const float* route, int experts, int used, int token, int i
 }
 
 // Applies factor, scale and bias of a part to the sum of one of its rows; SCALE, BIAS: whether it may have them.
-template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part& part, float sum, float factor, int row, int expert = 0) {
+template <bool SCALE = true, bool BIAS = true>
+DEVICE float finished(const Part& part, float sum, float factor, int row, int expert = 0) {
     sum *= factor * part.factor;
     if (SCALE && part.scale) sum *= part.scale[expert];
     return BIAS && part.bias ? sum + part.bias[(long)expert * part.rows + row] : sum;
@@ -40,7 +42,9 @@ template <bool SCALE = true, bool BIAS = true> DEVICE float finished(const Part&
 
 // The gated value; `limit` is of the clamped ones.
 DEVICE float activate(int act, float gate, float up, float limit) {
-    auto silu = [](float x, float alpha) { return x * reciprocal(1.f + exp2_fast(x * (alpha * -1.4426950408889634f))); };
+    auto silu = [](float x, float alpha) {
+        return x * reciprocal(1.f + exp2_fast(x * (alpha * -1.4426950408889634f)));
+    };
     if (act == SILU) return silu(gate, 1.f) * up;
     if (act == GELU_TANH) return 0.5f * gate * (1.f + tanhf(0.7978846f * gate * (1.f + 0.044715f * gate * gate))) * up;
     if (act == GELU) return 0.5f * gate * (1.f + erff(gate * 0.70710678f)) * up;
@@ -53,7 +57,8 @@ DEVICE float activate(int act, float gate, float up, float limit) {
     return act == SWIGLU_OAI ? silu(gate, 1.702f) * (up + 1.f) : silu(gate, 1.f) * up;
 }
 
-// The same with an activation that is known at run time: the code of rare ones is long, and is not repeated for every value.
+// The same with an activation that is known at run time: the code of rare ones is long, and is not repeated for every
+// value.
 APART float rare_activation(int act, float gate, float up, float limit) { return activate(act, gate, up, limit); }
 DEVICE float activate_any(int act, float gate, float up, float limit) {
     if (act == SILU) return activate(SILU, gate, up, limit);

@@ -1,6 +1,6 @@
-// The instructions of the GPU that C++ has no words for, as inline PTX, and short type names. No toolkit header is needed. Nothing else has PTX
-// but Wgmma<N>, which the host writes (src/shared/wgmma.rs), so that other code also runs where these functions are emulated
-// (tests/emulated_gpu).
+// The instructions of the GPU that C++ has no words for, as inline PTX, and short type names. No toolkit header is
+// needed. Nothing else has PTX but Wgmma<N>, which the host writes (src/shared/wgmma.rs), so that other code also runs
+// where these functions are emulated (tests/emulated_gpu).
 
 #pragma once
 
@@ -12,6 +12,7 @@ typedef unsigned long long u64;
 #define DEVICE __device__ __forceinline__
 #define APART __device__ __noinline__ // not inlined: it has its own registers
 #define INFINITY __int_as_float(0x7f800000)
+#define OFFSET_OF(type, field) __INTADDR__(&((type*)0)->field) // an address that is a constant for NVRTC
 
 // Halves, and fast functions of floats.
 
@@ -33,9 +34,21 @@ DEVICE float to_float(u16 half) {
     return x;
 }
 
-DEVICE u32 half2_add(u32 a, u32 b) { u32 c; asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
-DEVICE u32 half2_mul(u32 a, u32 b) { u32 c; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b)); return c; }
-DEVICE u32 half2_fma(u32 a, u32 b, u32 c) { u32 d; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c)); return d; }
+DEVICE u32 half2_add(u32 a, u32 b) {
+    u32 c;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+DEVICE u32 half2_mul(u32 a, u32 b) {
+    u32 c;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+DEVICE u32 half2_fma(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 
 // The larger one of each half of a and the magnitude of b, or NaN if either is.
 DEVICE u32 larger_magnitude2(u32 a, u32 b) {
@@ -44,8 +57,8 @@ DEVICE u32 larger_magnitude2(u32 a, u32 b) {
     return larger;
 }
 
-// The larger magnitude, or NaN if either is: the scale of values that are not finite is not finite, and so is everything
-// computed with it.
+// The larger magnitude, or NaN if either is: the scale of values that are not finite is not finite, and so is
+// everything computed with it.
 DEVICE float larger_magnitude(float x, float y) {
     float larger;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(fabsf(x)), "f"(fabsf(y)));
@@ -76,7 +89,7 @@ DEVICE u32 to_e4m3(float low, float high) {
         u32 bits = __float_as_uint(x), sign = bits >> 24 & 0x80;
         bits &= 0x7fffffff;
         if (bits < 0x3c800000) return sign | (u32)__float2int_rn(fabsf(x) * 512.f); // below 2^-6: multiples of 2^-9
-        bits += 0x7ffff + (bits >> 20 & 1);                                        // round to nearest, ties to even
+        bits += 0x7ffff + (bits >> 20 & 1);                                         // round to nearest, ties to even
         return sign | min((bits >> 20) - (120 << 3), 0x7eu);
     };
     return one(low) | one(high) << 8;
@@ -118,38 +131,44 @@ DEVICE u32 smallest_of_warp(u32 x) {
 // b0, b1 = column g, the same rows; c = rows g and g + 8, columns 2q and 2q + 1.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // The same with bytes of a that have no sign.
 DEVICE void multiply_unsigned(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // With 16 columns of a.
 DEVICE void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0) {
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b0));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b0));
 }
 
-// c += the number of bits that are set in both a and b, on one warp: a [16, 128], b [128, 8] bits. Lane (g, q): a0, a1 = rows g and
-// g + 8, b = column g, bits 32q .. 32q + 31; c as above.
+// c += the number of bits that are set in both a and b, on one warp: a [16, 128], b [128, 8] bits. Lane (g, q): a0, a1
+// = rows g and g + 8, b = column g, bits 32q .. 32q + 31; c as above.
 DEVICE void count_common(int (&c)[4], u32 a0, u32 a1, u32 b) {
     asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
 }
 // With 256 bits: a2, a3 and b1 are the second 128.
 DEVICE void count_common(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.and.popc {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// c += a * b on one warp: a [16, 16] and b [16, 8] halves, c [16, 8] floats. Lane (g, q): a0, a1 = rows g and g + 8, columns
-// 2q and 2q + 1, a2, a3 the same 8 columns on; b0, b1 = column g, the same rows; c as above.
+// c += a * b on one warp: a [16, 16] and b [16, 8] halves, c [16, 8] floats. Lane (g, q): a0, a1 = rows g and g + 8,
+// columns 2q and 2q + 1, a2, a3 the same 8 columns on; b0, b1 = column g, the same rows; c as above.
 DEVICE void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // A sum that the matrix unit has written is read from here on.
@@ -164,13 +183,18 @@ DEVICE u32 transposed(u32 pair) {
 
 DEVICE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared(at); }
 
-// Four matrices of 8 by 8 halves: lane l passes the address of row l % 8 of matrix l / 8. Lane (g, q) gets row g, columns 2q
-// and 2q + 1 of each, or, if TRANSPOSED, column g, rows 2q and 2q + 1. Other loads may be moved before it or behind it.
+// Four matrices of 8 by 8 halves: lane l passes the address of row l % 8 of matrix l / 8. Lane (g, q) gets row g,
+// columns 2q and 2q + 1 of each, or, if TRANSPOSED, column g, rows 2q and 2q + 1. Other loads may be moved before it or
+// behind it.
 template <bool TRANSPOSED = false> DEVICE void load_matrices(u32 (&to)[4], u32 at) {
     if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at));
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(at));
     else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(at));
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                     : "r"(at));
 }
 
 // Memory that several threads read and write.
@@ -182,26 +206,41 @@ DEVICE u32 load_shared_word(const void* at) {
     return bits;
 }
 DEVICE void load_shared_words4(u32* bits, const float* at) {
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3]) : "l"(at) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(bits[0]), "=r"(bits[1]), "=r"(bits[2]), "=r"(bits[3])
+                 : "l"(at)
+                 : "memory");
 }
 // The same under a condition, without a branch.
 DEVICE void load_shared_words4_if(bool condition, u32* bits, const float* at) {
     asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0; @p ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-                 : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3]) : "l"(at), "r"((u32)condition) : "memory");
+                 : "+r"(bits[0]), "+r"(bits[1]), "+r"(bits[2]), "+r"(bits[3])
+                 : "l"(at), "r"((u32)condition)
+                 : "memory");
 }
 
 // Stores that another block may be waiting for.
-DEVICE void store_shared_half(u16* at, u16 bits) { asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(at), "h"(bits) : "memory"); }
-DEVICE void store_shared_word(float* at, u32 bits) { asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(bits) : "memory"); }
+DEVICE void store_shared_half(u16* at, u16 bits) {
+    asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(at), "h"(bits) : "memory");
+}
+DEVICE void store_shared_word(float* at, u32 bits) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(bits) : "memory");
+}
 DEVICE void store_shared_words4(float* at, const u32 (&bits)[4]) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]), "r"(bits[2]), "r"(bits[3]) : "memory");
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(bits[0]), "r"(bits[1]),
+                 "r"(bits[2]), "r"(bits[3])
+                 : "memory");
 }
 
 // Adds one to a counter, after all that the thread has written.
-DEVICE void arrive_at(u32* counter) { asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory"); }
+DEVICE void arrive_at(u32* counter) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
 
 // A word in shared memory that says what the thread has written before.
-DEVICE void publish_word(u32* at, u32 word) { asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(at)), "r"(word) : "memory"); }
+DEVICE void publish_word(u32* at, u32 word) {
+    asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(at)), "r"(word) : "memory");
+}
 DEVICE u32 published_word(const u32* at) {
     u32 word;
     asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(at)) : "memory");
@@ -211,19 +250,16 @@ DEVICE u32 published_word(const u32* at) {
 // Prefetches into L2.
 DEVICE void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
-// Copies 16 bytes to shared memory asynchronously; `committed` closes a batch, `arrived<N>` waits until only N batches are
-// open.
+// Copies 16 bytes to shared memory asynchronously; `committed` closes a batch, `arrived<N>` waits until only N batches
+// are open.
 DEVICE void copy16(void* to, const void* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from)
+                 : "memory");
 }
 
-DEVICE void committed() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
+DEVICE void committed() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-template <int N> DEVICE void arrived() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
+template <int N> DEVICE void arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 // Copies by the copy engine that follow see this thread's writes to shared memory.
 DEVICE void async_after_writes() {
@@ -243,13 +279,18 @@ struct Gate {
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
     }
-    DEVICE void arrive() { asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at()) : "memory"); }
+    DEVICE void arrive() {
+        asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at()) : "memory");
+    }
 
     // Whether the round of this parity is complete; waits for a limited time if not.
     DEVICE bool try_wait(u32 parity) {
 #if __CUDA_ARCH__ >= 900
         u32 done;
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(at()), "r"(parity)
+                     : "memory");
         return done;
 #else
         return is_complete(parity);
@@ -258,7 +299,10 @@ struct Gate {
 
     DEVICE bool is_complete(u32 parity) {
         u32 done;
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(at()), "r"(parity) : "memory");
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(at()), "r"(parity)
+                     : "memory");
         return done;
     }
 
@@ -266,23 +310,28 @@ struct Gate {
         while (!try_wait(parity)) {}
     }
 
-    // Copies to shared memory by one lane, or by a whole warp: announce the bytes, copy, arrive. The gate counts COPIERS
-    // arrivals, and the round is complete when all bytes have arrived.
+    // Copies to shared memory by one lane, or by a whole warp: announce the bytes, copy, arrive. The gate counts
+    // COPIERS arrivals, and the round is complete when all bytes have arrived.
 #if __CUDA_ARCH__ >= 900
     static constexpr int COPIERS = 1;
     DEVICE void expect(int bytes) {
         asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
     }
     DEVICE void copy(void* to, const void* from, int bytes) {
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-            ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()) : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                         (u32)__cvta_generic_to_shared(to)),
+                     "l"(from), "r"(bytes), "r"(at())
+                     : "memory");
     }
     // Bytes that are read once per step leave L2 first, so that what blocks pass to each other stays in it.
     DEVICE void copy_once(void* to, const void* from, int bytes) {
         u64 policy;
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-            ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"(at()), "l"(policy) : "memory");
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+                "r"((u32)__cvta_generic_to_shared(to)),
+            "l"(from), "r"(bytes), "r"(at()), "l"(policy)
+            : "memory");
     }
 #else
     static constexpr int COPIERS = 32;
@@ -306,8 +355,8 @@ DEVICE u32 fixed_thread() {
 // The first N threads of a block wait for each other.
 template <int N> DEVICE void sync_threads() { asm volatile("bar.sync 1, %0;" ::"n"(N) : "memory"); }
 
-// Launches overlap: a block may begin before earlier launches are done. Every block waits for them before it touches what they
-// read or write, and before it ends; only then a launch that waits for this one has also waited for those.
+// Launches overlap: a block may begin before earlier launches are done. Every block waits for them before it touches
+// what they read or write, and before it ends; only then a launch that waits for this one has also waited for those.
 DEVICE void wait_for_launches() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -333,8 +382,9 @@ DEVICE u32 address_in_block(u32 at, int block) {
 }
 // Stores four floats in another block, whose gate counts their bytes.
 DEVICE void send_floats4(u32 to, const float (&v)[4], u32 gate) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-        ::"r"(to), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(gate) : "memory");
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(gate)
+                 : "memory");
 }
 
 // Products of a whole warpgroup; the host adds Wgmma<N> for the sizes in use (src/shared/wgmma.rs).
@@ -344,9 +394,12 @@ template <int N> struct Wgmma;
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-// Of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The words are separate: sums of 64
-// bits would take more instructions than the products, unless the address is in a uniform register.
+template <int LEFT> DEVICE void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// Of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The words are
+// separate: sums of 64 bits would take more instructions than the products, unless the address is in a uniform
+// register.
 DEVICE u64 matrix_descriptor(u32 tile, int offset) {
     u64 descriptor;
     asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((tile >> 4) + (1 << 16) + offset / 16), "r"(1 << 30 | 64));
@@ -355,7 +408,9 @@ DEVICE u64 matrix_descriptor(u32 tile, int offset) {
 
 // The warpgroup takes registers for its threads, or returns some.
 template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
-template <int COUNT> DEVICE void return_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> DEVICE void return_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
 #else
 #define HAS_WGMMA 0
 #endif

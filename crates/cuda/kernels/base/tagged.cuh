@@ -1,6 +1,6 @@
-// Values between phases, and how blocks of the fused step pass them without a grid barrier: the lowest bit of every float is
-// a tag that flips from step to step (the epoch), and a reader polls a float until it has the tag of this step. The value
-// and its availability are then one load instead of two dependent ones.
+// Values between phases, and how blocks of the fused step pass them without a grid barrier: the lowest bit of every
+// float is a tag that flips from step to step (the epoch), and a reader polls a float until it has the tag of this
+// step. The value and its availability are then one load instead of two dependent ones.
 
 #pragma once
 
@@ -14,14 +14,16 @@ DEVICE u32 tagged(float x, u32 mask, u32 epoch) { return (__float_as_uint(x) & ~
 
 DEVICE void store_tagged(float* at, float x, u32 mask, u32 epoch) { store_shared_word(at, tagged(x, mask, epoch)); }
 DEVICE void store_tagged4(float* at, const float4& v, u32 mask, u32 epoch) {
-    u32 bits[4] = {tagged(v.x, mask, epoch), tagged(v.y, mask, epoch), tagged(v.z, mask, epoch), tagged(v.w, mask, epoch)};
+    u32 bits[4] = {tagged(v.x, mask, epoch), tagged(v.y, mask, epoch), tagged(v.z, mask, epoch),
+                   tagged(v.w, mask, epoch)};
     store_shared_words4(at, bits);
 }
 
 constexpr int POLL_NANOSECONDS = 100; // between polls: those of all blocks delay what they wait for
 
-// N pieces of four words that may not be written yet, STRIDE floats apart: floats, or halves with a mask of two tags. All lanes of a
-// warp wait together: if some continued alone, the warp would stay diverged, and every later shuffle would be slow.
+// N pieces of four words that may not be written yet, STRIDE floats apart: floats, or halves with a mask of two tags.
+// All lanes of a warp wait together: if some continued alone, the warp would stay diverged, and every later shuffle
+// would be slow.
 template <int N, int STRIDE = 4> struct Awaited {
     u32 bits[4 * N];
 
@@ -72,7 +74,8 @@ template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 
     for (Patience patience;; patience.wear()) {
         u32 wrong = 0;
 #pragma unroll
-        for (int n = 0; n < N; n++) wrong |= (bits[n][0] ^ epoch) | (bits[n][1] ^ epoch) | (bits[n][2] ^ epoch) | (bits[n][3] ^ epoch);
+        for (int n = 0; n < N; n++)
+            wrong |= (bits[n][0] ^ epoch) | (bits[n][1] ^ epoch) | (bits[n][2] ^ epoch) | (bits[n][3] ^ epoch);
         bool again = wrong & mask;
         if (!__any_sync(0xffffffff, again)) break;
         __nanosleep(POLL_NANOSECONDS);
@@ -80,10 +83,13 @@ template <int N, class At> DEVICE void awaited_quads(float4 (&v)[N], At at, u32 
         for (int n = 0; n < N; n++) load_shared_words4_if(again, bits[n], at(n));
     }
 #pragma unroll
-    for (int n = 0; n < N; n++) v[n] = {untagged(bits[n][0], mask), untagged(bits[n][1], mask), untagged(bits[n][2], mask), untagged(bits[n][3], mask)};
+    for (int n = 0; n < N; n++)
+        v[n] = {untagged(bits[n][0], mask), untagged(bits[n][1], mask), untagged(bits[n][2], mask),
+                untagged(bits[n][3], mask)};
 }
 
-// Loads floats of values that may not be written yet (TAGS), and finds out whether one was not: then all must be loaded again.
+// Loads floats of values that may not be written yet (TAGS), and finds out whether one was not: then all must be loaded
+// again.
 template <bool TAGS> struct TaggedLoads {
     u32 epoch, wrong;
 

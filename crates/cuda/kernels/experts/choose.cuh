@@ -30,8 +30,8 @@ struct RouteWorkspace {
     float logits[MOST_EXPERTS];
 };
 
-// A warp chooses the experts of one token by its logits in the workspace; lane e % 32 has put the one of expert e there, or all lanes
-// have waited for it. Calls `put(i, expert, weight)` for the i-th expert, by lane i.
+// A warp chooses the experts of one token by its logits in the workspace; lane e % 32 has put the one of expert e
+// there, or all lanes have waited for it. Calls `put(i, expert, weight)` for the i-th expert, by lane i.
 template <class Put> DEVICE void choose(const RouteArgs& a, RouteWorkspace& workspace, Put put) {
     int lane = threadIdx.x % 32;
     u32* keys = workspace.keys;

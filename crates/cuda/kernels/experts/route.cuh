@@ -1,8 +1,8 @@
-// The choice of a token's experts in the fused step of one token: equals Op::Norm, Op::Linear and Op::Route of graph/reference.rs in
-// sequence.
+// The choice of a token's experts in the fused step of one token: equals Op::Norm, Op::Linear and Op::Route of
+// graph/reference.rs in sequence.
 //
-// Blocks share the rows of the router; the logits have tags. Every block waits for all of them and chooses for itself, so that the
-// choice is in the shared memory of each, and there is no grid barrier.
+// Blocks share the rows of the router; the logits have tags. Every block waits for all of them and chooses for itself,
+// so that the choice is in the shared memory of each, and there is no grid barrier.
 
 #pragma once
 
@@ -40,14 +40,16 @@ DEVICE void write_logits(const RouteArgs& a, u32 epoch, float* scratch) {
         else four.zero(epoch);
         four.wait(from + column(i), mask, epoch);
         if (column(i) >= cols) continue;
-        float4 v = {untagged(four.bits[0], mask), untagged(four.bits[1], mask), untagged(four.bits[2], mask), untagged(four.bits[3], mask)};
+        float4 v = {untagged(four.bits[0], mask), untagged(four.bits[1], mask), untagged(four.bits[2], mask),
+                    untagged(four.bits[3], mask)};
         squares += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
         x[i] = {x[i].x * v.x, x[i].y * v.y, x[i].z * v.z, x[i].w * v.w};
     }
     squares = warp_sum(squares);
     if (lane == 0) scratch[2 * WARPS + warp] = squares;
     float* sums = scratch; // of every other row
-    for (int row = blockIdx.x; row < a.experts; row += BLOCKS, w += (long)BLOCKS * cols, sums = sums == scratch ? scratch + WARPS : scratch) {
+    for (int row = blockIdx.x; row < a.experts;
+         row += BLOCKS, w += (long)BLOCKS * cols, sums = sums == scratch ? scratch + WARPS : scratch) {
         float sum = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -61,7 +63,8 @@ DEVICE void write_logits(const RouteArgs& a, u32 epoch, float* scratch) {
         sync_threads<THREADS>();
         if (thread != 0) continue;
         float logit = sum_of_warps([&](int n) { return sums[n]; });
-        if (normed) logit *= norm_factor(sum_of_warps([&](int n) { return scratch[2 * WARPS + n]; }), cols, a.router.norm.eps);
+        if (normed)
+            logit *= norm_factor(sum_of_warps([&](int n) { return scratch[2 * WARPS + n]; }), cols, a.router.norm.eps);
         if (a.router.bias) logit += a.router.bias[row];
         store_tagged(row_of(a.logits, 0) + row, logit * a.router.factor, a.logits.mask, epoch);
     }
@@ -87,7 +90,8 @@ APART void route(int p) {
     sync_threads<THREADS>();
     if (thread >= 32) return;
     Choice& choice = choice_of_step();
-    choose(a, workspace, [&](int i, int expert, float weight) { choice.expert[i] = expert, choice.weight[i] = weight; });
+    choose(a, workspace,
+           [&](int i, int expert, float weight) { choice.expert[i] = expert, choice.weight[i] = weight; });
     __syncwarp();
     if (thread == 0) choice.publish();
 }

@@ -1,6 +1,6 @@
-// Everything that a step reads from memory, weights, keys and values, comes through a ring of SLOTS slots in shared memory: one
-// warp reads, phase after phase, as far ahead as there are free slots, so that memory is read while x is prepared and while
-// blocks wait for each other.
+// Everything that a step reads from memory, weights, keys and values, comes through a ring of SLOTS slots in shared
+// memory: one warp reads, phase after phase, as far ahead as there are free slots, so that memory is read while x is
+// prepared and while blocks wait for each other.
 
 #pragma once
 
@@ -13,7 +13,8 @@
 
 extern __shared__ __align__(128) u8 shared[]; // copies to slots that do not begin at multiples of 128 bytes are slower
 
-// What every phase needs to know about the step, in shared memory: loading it from the inputs takes as long as a phase should.
+// What every phase needs to know about the step, in shared memory: loading it from the inputs takes as long as a phase
+// should.
 struct Info {
     int tokens, outputs;
     u32 epoch;
@@ -21,10 +22,12 @@ struct Info {
     const u32* pages[TOKENS_AT_ONCE];
     int position[TOKENS_AT_ONCE], output_row[TOKENS_AT_ONCE];
     int state_read, state_write; // slots of recurrent state: of a step of one token
-    int first[TOKENS_AT_ONCE]; // the first position of the token's sequence that this step computes
-    int phase; // the index of the phase: in a register it would be spilled to memory that is slower
+    int first[TOKENS_AT_ONCE];   // the first position of the token's sequence that this step computes
+    int phase;                   // the index of the phase: in a register it would be spilled to memory that is slower
 
-    DEVICE const u32* pages_of(const AttendArgs& a, int token) const { return pages[token] + (WINDOWS && a.windowed ? window_tables : 0); }
+    DEVICE const u32* pages_of(const AttendArgs& a, int token) const {
+        return pages[token] + (WINDOWS && a.windowed ? window_tables : 0);
+    }
 };
 static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
 
@@ -36,10 +39,9 @@ struct Choice {
     u32 pad[3];
 
     // Makes the choice known to the reading warp; by one lane, after all lanes of its warp have written it.
-    DEVICE void publish() {
-        publish_word(&count, count + 1);
-    }
-    // Waits for the `n`-th choice. It cannot be replaced by the next one while this block has not read what it was made for.
+    DEVICE void publish() { publish_word(&count, count + 1); }
+    // Waits for the `n`-th choice. It cannot be replaced by the next one while this block has not read what it was made
+    // for.
     DEVICE void wait_for(u32 n) const {
         while (published_word(&count) < n) __nanosleep(32);
     }
@@ -89,31 +91,37 @@ struct Ring {
     }
 };
 
-// A unit of attention: some query heads of one key head of one token, over a split of the keys from before this step. The
-// last split also has the keys of this step.
+// A unit of attention: some query heads of one key head of one token, over a split of the keys from before this step.
+// The last split also has the keys of this step.
 
 struct Unit {
     int token, kv_head, group, split, splits;
     int index, first_split; // of token, key head and group; and the index of their first split
-    int from;       // the first key that the token sees
-    int begin, end; // of the split; it begins at a multiple of KEYS
+    int from;               // the first key that the token sees
+    int begin, end;         // of the split; it begins at a multiple of KEYS
 
     DEVICE int slots() const { return max(0, end - begin + KEYS - 1) / KEYS; }
 
-    // Bytes between four rows and the next four in a slot, so that they are in different banks (attend.cuh). Of many keys, copies of whole
-    // slots count more.
+    // Bytes between four rows and the next four in a slot, so that they are in different banks (attend.cuh). Of many
+    // keys, copies of whole slots count more.
     DEVICE int padding() const { return slots() <= PADDED_SLOTS ? ROWS_PADDING : 0; }
 };
 
-// The units of attention, in the order in which blocks take them: all heads of the first split of the first token, of its second
-// split, ..., of the next token. Splits of one head are far apart, so that different blocks take them.
+// The units of attention, in the order in which blocks take them: all heads of the first split of the first token, of
+// its second split, ..., of the next token. Splits of one head are far apart, so that different blocks take them.
 struct Units {
     int number = BLOCKS - 1 - blockIdx.x; // the last blocks have the fewest tiles of linears
 
-    static DEVICE int from(const AttendArgs& a, const Info& info, int token) { return a.window > 0 ? max(0, info.position[token] + 1 - a.window) : 0; }
+    static DEVICE int from(const AttendArgs& a, const Info& info, int token) {
+        return a.window > 0 ? max(0, info.position[token] + 1 - a.window) : 0;
+    }
     // The first key that is read, at the beginning of a slot, and the slots of keys from before this step.
-    static DEVICE int base(const AttendArgs& a, const Info& info, int token) { return min(from(a, info, token), info.first[token]) / KEYS * KEYS; }
-    static DEVICE int old_slots(const AttendArgs& a, const Info& info, int token) { return (info.first[token] - base(a, info, token) + KEYS - 1) / KEYS; }
+    static DEVICE int base(const AttendArgs& a, const Info& info, int token) {
+        return min(from(a, info, token), info.first[token]) / KEYS * KEYS;
+    }
+    static DEVICE int old_slots(const AttendArgs& a, const Info& info, int token) {
+        return (info.first[token] - base(a, info, token) + KEYS - 1) / KEYS;
+    }
 
     // The block's next unit. All lanes of a warp must call it.
     DEVICE bool next(Unit& u, const AttendArgs& a, const Info& info) {
@@ -121,7 +129,8 @@ struct Units {
         int each, all, before = 0; // slots of a split, splits of all tokens, and of the tokens before this one
         if constexpr (TOKENS_AT_ONCE == 1) {
             int old = old_slots(a, info, 0);
-            u.token = 0, u.splits = all = max(1, min(max(1, BLOCKS / heads), (old * KEYS + SPLIT_KEYS - 1) / SPLIT_KEYS));
+            u.token = 0,
+            u.splits = all = max(1, min(max(1, BLOCKS / heads), (old * KEYS + SPLIT_KEYS - 1) / SPLIT_KEYS));
             each = all > 1 ? (old + all - 1) / all : old;
         } else { // a split has at most the block's share of all keys
             int lane = threadIdx.x % 32, real = lane < info.tokens, old = real ? old_slots(a, info, lane) : 0;
@@ -137,7 +146,8 @@ struct Units {
                 }
                 all = __shfl_sync(0xffffffff, sum, TOKENS_AT_ONCE - 1);
                 u.token = min(__popc(__ballot_sync(0xffffffff, real && sum <= rest)), info.tokens - 1);
-                u.splits = __shfl_sync(0xffffffff, splits, u.token), before = __shfl_sync(0xffffffff, sum - splits, u.token);
+                u.splits = __shfl_sync(0xffffffff, splits, u.token),
+                before = __shfl_sync(0xffffffff, sum - splits, u.token);
             }
         }
         if (rest >= all) return false;
@@ -146,13 +156,14 @@ struct Units {
         if (a.groups > 1) u.kv_head = head / a.groups, u.group = head % a.groups;
         u.index = u.token * heads + head, u.first_split = before * heads + head * u.splits;
         u.from = from(a, info, u.token);
-        u.begin = base(a, info, u.token) + u.split * each * KEYS, u.end = min(info.first[u.token], u.begin + each * KEYS);
+        u.begin = base(a, info, u.token) + u.split * each * KEYS,
+        u.end = min(info.first[u.token], u.begin + each * KEYS);
         return true;
     }
 };
 
-// The work of the reading warp: it reads everything in order. Few slots are in flight at a time: they saturate memory, and
-// values that blocks pass to each other do not queue behind more.
+// The work of the reading warp: it reads everything in order. Few slots are in flight at a time: they saturate memory,
+// and values that blocks pass to each other do not queue behind more.
 struct Reader {
     Ring ring;
     u32 filled;  // slots so far
@@ -161,7 +172,8 @@ struct Reader {
     // A slot may be filled if it is empty and the slot `flying` before it is full. `number` counts all slots.
     static DEVICE bool may_fill(Ring slot, u32 number, int flying) {
         Ring before = slot.back(flying);
-        return slot.empty().is_complete(slot.parity ^ 1) && (number < flying || before.full().is_complete(before.parity));
+        return slot.empty().is_complete(slot.parity ^ 1) &&
+               (number < flying || before.full().is_complete(before.parity));
     }
     static DEVICE void wait_to_fill(Ring slot, u32 number, int flying) {
         Ring before = slot.back(flying);
@@ -171,7 +183,8 @@ struct Reader {
     DEVICE void advance(int slots) { ring = ring.ahead(slots), filled += slots; }
 
     // Fills `count` slots, at most SLOTS and 32; lane i has the addresses of the i-th: up to two pieces.
-    DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more = nullptr, int more_bytes = 0) {
+    DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more = nullptr,
+                     int more_bytes = 0) {
         int lane = threadIdx.x % 32;
 #if __CUDA_ARCH__ >= 900
         Ring mine = ring.ahead(lane % SLOTS);
@@ -210,7 +223,8 @@ struct Reader {
         if (L::NORM)
             for (int i = blockIdx.x * 32; i < L::COLS; i += BLOCKS * 32) prefetch(a.norm.weight + i);
         if (L::CONV) prefetch_convolution(a.conv, L::first_unit() * TILE, L::units() * TILE);
-        if (L::USED > 0 && slots > 0) choice_of_step().wait_for(choices); // no weights are read before the experts are known
+        if (L::USED > 0 && slots > 0)
+            choice_of_step().wait_for(choices); // no weights are read before the experts are known
         if constexpr (L::MIX) read_mixed<L>(a, slots);
         else read_tiles<L>(a, slots);
     }
@@ -218,10 +232,12 @@ struct Reader {
     template <class L> DEVICE void read_tiles(const LinearArgs& a, int slots) {
         int lane = threadIdx.x % 32;
         for (int n = 0; n < slots; n += AT_ONCE) {
-            int tile, piece, i = L::tile_of_slot(min(n + lane, slots - 1), piece), part = L::find(i, tile), chunk = piece * L::SLOT_CHUNKS;
+            int tile, piece, i = L::tile_of_slot(min(n + lane, slots - 1), piece), part = L::find(i, tile),
+                             chunk = piece * L::SLOT_CHUNKS;
             int record = L::record_bytes(part), bytes = min(L::CHUNKS - chunk, L::SLOT_CHUNKS) * record;
             if (L::USED > 0) tile += choice_of_step().expert[L::chosen_of(i)] * a.part[part].expert_tiles;
-            fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record, bytes);
+            fill(min(AT_ONCE, slots - n), L::FLYING, a.part[part].records + ((long)tile * L::CHUNKS + chunk) * record,
+                 bytes);
         }
     }
 
@@ -235,7 +251,9 @@ struct Reader {
             L::find(L::tile_of_slot(n, piece), tile);
             int from = piece * L::SLOT_CHUNKS, to = min(L::CHUNKS, from + L::SLOT_CHUNKS), runs = L::runs(from, to);
             auto at = [&](const typename L::Run& run) {
-                return records + (((long)choice.expert[run.index] * a.part[0].expert_tiles + tile) * L::MATRIX_CHUNKS + run.first - run.index * L::MATRIX_CHUNKS) * RECORD;
+                return records + (((long)choice.expert[run.index] * a.part[0].expert_tiles + tile) * L::MATRIX_CHUNKS +
+                                  run.first - run.index * L::MATRIX_CHUNKS) *
+                                     RECORD;
             };
             wait_to_fill(ring, filled, L::FLYING);
 #if __CUDA_ARCH__ >= 900
@@ -243,13 +261,15 @@ struct Reader {
             __syncwarp();
             for (int i = threadIdx.x % 32; i < runs; i += 32) {
                 typename L::Run run = L::run_of(from, to, i);
-                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
+                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run),
+                                      (run.end - run.first) * RECORD);
             }
             __syncwarp();
 #else
             for (int i = 0; i < runs; i++) {
                 typename L::Run run = L::run_of(from, to, i);
-                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run), (run.end - run.first) * RECORD);
+                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run),
+                                      (run.end - run.first) * RECORD);
             }
             ring.full().copied();
 #endif
@@ -260,14 +280,16 @@ struct Reader {
     DEVICE void prefetch_convolution(const ConvArgs& a, int first, int columns) {
         int lane = threadIdx.x % 32, end = min(first + columns, a.width), read = info_of_step().state_read;
         for (int column = first + lane * 32; column < end; column += 32 * 32)
-            for (int row = 0; row < a.taps_count - 1 && read >= 0; row++) prefetch(a.state + ((long)read * (a.taps_count - 1) + row) * a.width + column);
+            for (int row = 0; row < a.taps_count - 1 && read >= 0; row++)
+                prefetch(a.state + ((long)read * (a.taps_count - 1) + row) * a.width + column);
         for (int i = first * a.taps_count + lane * 32; i < end * a.taps_count; i += 32 * 32) prefetch(a.taps + i);
     }
 
     // The rows of floats that the block multiplies (few_float_rows).
     DEVICE void prefetch_rows(const FloatLinearArgs& a) {
         for (int row = 2 * place_among(a.first_block, blockIdx.x, BLOCKS), end = min(row + 2, a.rows); row < end; row++)
-            for (int k = threadIdx.x % 32 * 32; k < a.cols; k += 32 * 32) prefetch((const float*)a.w + (long)row * a.cols + k);
+            for (int k = threadIdx.x % 32 * 32; k < a.cols; k += 32 * 32)
+                prefetch((const float*)a.w + (long)row * a.cols + k);
         for (int k = blockIdx.x * 32; a.norm.kind && k < a.cols; k += BLOCKS * 32) prefetch(a.norm.weight + k);
     }
 
@@ -320,7 +342,8 @@ struct Reader {
 #else
         for (int i = 0; i < 2 * FOURS; i++) { // the whole warp copies
             u8* there = (u8*)__shfl_sync(0xffffffff, (u64)to, i);
-            ring.full().copy_once(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i), __shfl_sync(0xffffffff, bytes, i));
+            ring.full().copy_once(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i),
+                                  __shfl_sync(0xffffffff, bytes, i));
         }
         ring.full().copied();
 #endif
@@ -346,7 +369,8 @@ struct Reader {
             for (int n = 0; n < u.slots(); n += AT_ONCE) {
                 long now = next;
                 next = row(n + AT_ONCE);
-                fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + now * a.head_dim, KEYS * a.head_dim * 2, a.values + now * a.v_dim, KEYS * a.v_dim * 2);
+                fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + now * a.head_dim, KEYS * a.head_dim * 2,
+                     a.values + now * a.v_dim, KEYS * a.v_dim * 2);
             }
         }
     }
@@ -381,7 +405,8 @@ struct Reader {
 #endif
             if (phase.kind != LINEAR || (phase.linear.outputs_only && info.outputs == 0)) continue;
             switch (phase.shape) {
-#define CASE(n, ...) case n: read_linear<__VA_ARGS__>(phase.linear); break;
+#define CASE(n, ...) \
+    case n: read_linear<__VA_ARGS__>(phase.linear); break;
                 LINEARS(CASE)
 #undef CASE
             }

@@ -1,13 +1,13 @@
-// A whole step of up to TOKENS_AT_ONCE tokens in one launch: one block per multiprocessor, phase after phase. Blocks wait for the values
-// that they read (tagged.cuh); a grid barrier precedes phases whose values have no tags. The kernels are in one_token.cu and
-// several_tokens.cu, which include the phases before this file.
+// A whole step of up to TOKENS_AT_ONCE tokens in one launch: one block per multiprocessor, phase after phase. Blocks
+// wait for the values that they read (tagged.cuh); a grid barrier precedes phases whose values have no tags. The
+// kernels are in one_token.cu and several_tokens.cu, which include the phases before this file.
 //
-// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head, query
-// heads of a unit, whether scores have a soft cap, floats of a split, warps that
-// share older keys at most, bytes of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a
-// slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight), TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written
-// together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase chooses experts), SINKS and WINDOWS (whether
-// attention has them), RECURRENT and STATE_ROWS (step_recurrent.cuh), offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
+// Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head,
+// query heads of a unit, whether scores have a soft cap, floats of a split, warps that share older keys at most, bytes
+// of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight),
+// TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase
+// chooses experts), SINKS and WINDOWS (whether attention has them), RECURRENT and STATE_ROWS (step_recurrent.cuh),
+// offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
 
 #pragma once
 
@@ -15,7 +15,9 @@
 #include "fused_step/ring.cuh"
 #include "attention/attend.cuh"
 
-static_assert(LARGE_PHASES == 8, "the switch of `step` has a case for each of them but sums of experts, which are part of a linear; a step of several tokens lacks recurrent ones");
+// The switch of `step` has a case for each of them but sums of experts, which are part of a linear; a step of several
+// tokens lacks recurrent ones.
+static_assert(LARGE_PHASES == 8, "each large phase has a case in `step`");
 
 DEVICE void step(const StepArgs& args) {
     Phase* window = (Phase*)(shared + AT_WINDOW);
@@ -25,14 +27,17 @@ DEVICE void step(const StepArgs& args) {
     int block = blockIdx.x, blocks = gridDim.x, warp = threadIdx.x / 32;
     u32* inputs = args.inputs;
     constexpr int PIECES = sizeof(Phase) / 16;
-    for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS) if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
+    for (int i = threadIdx.x; i < min(WINDOW - 1, args.count) * PIECES; i += THREADS)
+        if (warp < WARPS) ((uint4*)window)[i] = ((const uint4*)args.phases)[i];
     if (threadIdx.x < TOKENS_AT_ONCE) {
         int t = threadIdx.x;
 #if TOKENS_AT_ONCE == 1 && RECURRENT
         SliceState state = state_of(inputs, 0);
         info.state_read = state.read, info.state_write = state.write;
 #endif
-        if (t == 0) info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch, info.window_tables = inputs[WINDOW_PAGES_AT] - inputs[PAGES_AT];
+        if (t == 0)
+            info.tokens = inputs[TOKENS], info.outputs = inputs[OUTPUTS], info.epoch = args.epoch,
+            info.window_tables = inputs[WINDOW_PAGES_AT] - inputs[PAGES_AT];
         if (t < inputs[TOKENS]) {
             info.position[t] = position_of(inputs, t), info.pages[t] = pages_of(inputs, t, 0);
             int before = 0; // tokens of one sequence are consecutive
@@ -67,16 +72,21 @@ DEVICE void step(const StepArgs& args) {
         const Phase& phase = window[p % WINDOW];
         arrived<1>();
         sync_threads<THREADS>(); // the phase has arrived, and all threads have left the last one
-        info.phase = p; // by each thread, so that none reads it before it is written
+        info.phase = p;          // by each thread, so that none reads it before it is written
         // the phase after the next two replaces the last one
-        if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES) copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x, (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
+        if (p + WINDOW - 1 < args.count && threadIdx.x < PIECES)
+            copy16((uint4*)(window + (p + WINDOW - 1) % WINDOW) + threadIdx.x,
+                   (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();
         if (phase.barrier) grid_barrier_after_sync<THREADS>(inputs + BARRIER, phase.barrier * blocks);
-        if (TOKENS_AT_ONCE == 1 && RECURRENT && phase.few && place_among(phase.few >> 16, block, BLOCKS) >= (phase.few & 0xffff)) continue;
+        if (TOKENS_AT_ONCE == 1 && RECURRENT && phase.few &&
+            place_among(phase.few >> 16, block, BLOCKS) >= (phase.few & 0xffff))
+            continue;
         switch (phase.kind) {
             case LINEAR:
                 switch (phase.shape) {
-#define CASE(n, ...) case n: ring = linear<__VA_ARGS__>(p, ring); break;
+#define CASE(n, ...) \
+    case n: ring = linear<__VA_ARGS__>(p, ring); break;
                     LINEARS(CASE)
 #undef CASE
                 }
@@ -84,7 +94,8 @@ DEVICE void step(const StepArgs& args) {
             case ATTEND: {
                 const float2* turn = turns + phase.attend.table * TOKENS_AT_ONCE * MOST_PAIRS;
                 switch (phase.attend.shape) {
-#define CASE(n, ...) case n: ring = Attention<__VA_ARGS__>::units(p, ring, turn); break;
+#define CASE(n, ...) \
+    case n: ring = Attention<__VA_ARGS__>::units(p, ring, turn); break;
                     ATTENTIONS(CASE)
 #undef CASE
                 }

@@ -10,8 +10,8 @@ DEVICE float convolved(const ConvArgs& a, float sum, float bias) {
     return a.silu ? sum / (1.f + expf(-sum)) : sum;
 }
 
-// A thread computes CONV_TOKENS tokens of one column. What is before a slice is read and what is kept of it is written by the thread
-// of its first token alone, which also computes the tokens that need it.
+// A thread computes CONV_TOKENS tokens of one column. What is before a slice is read and what is kept of it is written
+// by the thread of its first token alone, which also computes the tokens that need it.
 template <int TAPS> DEVICE void convolve_column(const ConvArgs& a, int column) {
     constexpr int OLD = TAPS - 1;
     int tokens = a.inputs[TOKENS], each = (tokens + gridDim.y - 1) / gridDim.y;
@@ -118,13 +118,16 @@ template <int TAPS> DEVICE void convolve_centred(const ConvArgs& a, int column) 
 #pragma unroll
         for (int j = 0; j < TAPS; j++) {
             int at = token + j - BESIDE;
-            if (at >= 0 && at < tokens && texts[at] == texts[token]) sum += load_float(row_of(a.x, at) + column) * taps[j];
+            if (at >= 0 && at < tokens && texts[at] == texts[token])
+                sum += load_float(row_of(a.x, at) + column) * taps[j];
         }
         row_of(a.y, token)[column] = convolved(a, sum, bias);
     }
 }
 
-template <int N> struct Taps { static constexpr int VALUE = N; };
+template <int N> struct Taps {
+    static constexpr int VALUE = N;
+};
 
 // Code for each number of taps that state may have.
 template <class Run> DEVICE void with_taps(const ConvArgs& a, Run run) {

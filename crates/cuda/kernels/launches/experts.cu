@@ -1,9 +1,9 @@
-// Mixtures of experts: the experts of each token (route), the tokens of each expert (sort_experts), and the sum of their results (mix).
-// They equal Op::Route and Op::Mix of graph/reference.rs; the products of experts are in tiled_linear.cu, and how a token's
-// experts are chosen is in choose.cuh.
+// Mixtures of experts: the experts of each token (route), the tokens of each expert (sort_experts), and the sum of
+// their results (mix). They equal Op::Route and Op::Mix of graph/reference.rs; the products of experts are in
+// tiled_linear.cu, and how a token's experts are chosen is in choose.cuh.
 //
-// A pair is a token and one of its experts, with the index token * used + i. Sorted rows are the pairs by expert; the rows of an
-// expert begin at a multiple of EXPERT_ROWS.
+// A pair is a token and one of its experts, with the index token * used + i. Sorted rows are the pairs by expert; the
+// rows of an expert begin at a multiple of EXPERT_ROWS.
 
 #include "base/tagged.cuh"
 #include "base/phase.cuh"
@@ -13,7 +13,8 @@
 DEVICE void route_token(const RouteArgs& a, int token, RouteWorkspace& workspace) {
     float* y = row_of(a.y, token);
 #pragma unroll 4
-    for (int e = threadIdx.x % 32; e < a.experts; e += 32) workspace.logits[e] = load_float(row_of(a.logits, token) + e);
+    for (int e = threadIdx.x % 32; e < a.experts; e += 32)
+        workspace.logits[e] = load_float(row_of(a.logits, token) + e);
     choose(a, workspace, [&](int i, int expert, float weight) { y[i] = (float)expert, y[a.used + i] = weight; });
 }
 
@@ -28,7 +29,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_WARPS * 32) route(const __gri
 // One block: the sorted rows of all pairs, and the tiles of rows that the products of experts have.
 template <int THREADS> DEVICE void sort_pairs(const SortArgs& a, int* next, int (*sums)[2]) {
     int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, pairs = a.inputs[TOKENS] * a.used;
-    auto expert_of_pair = [&](int pair) { return a.route ? expert_of(a.route, a.experts, a.used, pair / a.used, pair % a.used) : pair % a.used; };
+    auto expert_of_pair = [&](int pair) {
+        return a.route ? expert_of(a.route, a.experts, a.used, pair / a.used, pair % a.used) : pair % a.used;
+    };
     for (int e = thread; e < MOST_EXPERTS; e += THREADS) next[e] = 0;
     __syncthreads();
     for (int pair = thread; pair < pairs; pair += THREADS) atomicAdd(&next[expert_of_pair(pair)], 1);
@@ -40,7 +43,8 @@ template <int THREADS> DEVICE void sort_pairs(const SortArgs& a, int* next, int 
         int rows = (count + EXPERT_ROWS - 1) / EXPERT_ROWS * EXPERT_ROWS, tiles = (count + a.tile - 1) / a.tile;
         int row = rows, tile = tiles;
         for (int step = 1; step < 32; step *= 2) {
-            int row_before = __shfl_up_sync(0xffffffff, row, step), tile_before = __shfl_up_sync(0xffffffff, tile, step);
+            int row_before = __shfl_up_sync(0xffffffff, row, step),
+                tile_before = __shfl_up_sync(0xffffffff, tile, step);
             if (lane >= step) row += row_before, tile += tile_before;
         }
         if (lane == 31) sums[warp][0] = row, sums[warp][1] = tile;
@@ -71,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_experts(const __
     sort_pairs<SORT_THREADS>(a, next, sums);
 }
 
-// The logits of some experts for some tokens: a norm and a linear of f32. The last block of a small step also chooses the
-// experts and sorts their rows.
+// The logits of some experts for some tokens: a norm and a linear of f32. The last block of a small step also chooses
+// the experts and sorts their rows.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_constant__ RouterArgs p) {
     extern __shared__ __align__(16) u8 router_shared[];
     __shared__ float scratch[32];
@@ -96,8 +100,10 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_
 #pragma unroll 8
         for (int k = from; k < r.cols; k += step) to[k] *= factor * (r.norm.kind ? r.norm.weight[k] : 1.f);
     };
-    if (p.tokens == 1 && first < end) normalise(first, threadIdx.x, PHASE_THREADS, [&](float sum) { return block_sum<PHASE_THREADS>(sum, scratch); });
-    for (int token = first + warp; p.tokens > 1 && token < end; token += PHASE_WARPS) normalise(token, lane, 32, [](float sum) { return warp_sum(sum); });
+    if (p.tokens == 1 && first < end)
+        normalise(first, threadIdx.x, PHASE_THREADS, [&](float sum) { return block_sum<PHASE_THREADS>(sum, scratch); });
+    for (int token = first + warp; p.tokens > 1 && token < end; token += PHASE_WARPS)
+        normalise(token, lane, 32, [](float sum) { return warp_sum(sum); });
     __syncthreads();
     for (int row = rows + warp; row < min(rows + p.experts, a.experts); row += PHASE_WARPS) {
         float sums[ROUTER_TOKENS] = {};
@@ -115,7 +121,8 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_
 #pragma unroll
         for (int t = 0; t < ROUTER_TOKENS; t++) {
             float sum = warp_sum(sums[t]);
-            if (lane == 0 && first + t < end) row_of(a.logits, first + t)[row] = (r.bias ? sum + r.bias[row] : sum) * r.factor;
+            if (lane == 0 && first + t < end)
+                row_of(a.logits, first + t)[row] = (r.bias ? sum + r.bias[row] : sum) * r.factor;
         }
     }
     if (!p.arrivals) return;
@@ -128,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) router(const __grid_
     RouteWorkspace* workspaces = (RouteWorkspace*)router_shared;
     for (int token = warp; token < tokens; token += PHASE_WARPS) route_token(a, token, workspaces[warp]);
     __syncthreads();
-    sort_pairs<PHASE_THREADS>(p.sort, (int*)router_shared, (int(*)[2])scratch);
+    sort_pairs<PHASE_THREADS>(p.sort, (int*)router_shared, (int (*)[2])scratch);
     if (threadIdx.x == 0) *p.arrivals = 0;
 }
 

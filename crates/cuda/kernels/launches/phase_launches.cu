@@ -1,5 +1,6 @@
-// The phases of a step, one or two launches each, for steps of any size; linears are in tiled_linear.cu. They equal the same ops
-// as the phases of fused_step/step.cuh. A grid may be larger than the step: launches are recorded for several sizes.
+// The phases of a step, one or two launches each, for steps of any size; linears are in tiled_linear.cu. They equal the
+// same ops as the phases of fused_step/step.cuh. A grid may be larger than the step: launches are recorded for several
+// sizes.
 //
 // Defined by the host: FORMATS and PAGE_LEN, as for fused_step/step.cuh.
 
@@ -11,8 +12,9 @@
 
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
 
-// The sum of the squares of a row by the first warps of a block, in the order in which tiled_linear.cuh adds those of a value that is
-// passed before its norm: of eight pairs of columns c and c + 8, of 16 columns, of a chunk, of every eighth chunk, of all. Columns are whole chunks.
+// The sum of the squares of a row by the first warps of a block, in the order in which tiled_linear.cuh adds those of a
+// value that is passed before its norm: of eight pairs of columns c and c + 8, of 16 columns, of a chunk, of every
+// eighth chunk, of all. Columns are whole chunks.
 DEVICE float squares_of_chunks(const float* row, int chunks, float* scratch) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float sum = 0;
@@ -35,8 +37,8 @@ DEVICE float squares_of_chunks(const float* row, int chunks, float* scratch) {
     return sum;
 }
 
-// x of a linear as halves, after its norm: a block makes a row, a thread four positions at a time. x of experts is made per
-// pair of a token and an expert (experts.cu): a row is stored for each of them, or has a part for each.
+// x of a linear as halves, after its norm: a block makes a row, a thread four positions at a time. x of experts is made
+// per pair of a token and an expert (experts.cu): a row is stored for each of them, or has a part for each.
 extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __grid_constant__ PrepareArgs p) {
     __shared__ float scratch[32];
     begin_next_launch();
@@ -66,7 +68,9 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
             int position = (n * PREPARE_THREADS + threadIdx.x) * 4;
             if (position < positions) held_ones(n, position);
         }
-        for (int position = (HELD * PREPARE_THREADS + threadIdx.x) * 4; position < positions; position += PREPARE_THREADS * 4) others(position);
+        for (int position = (HELD * PREPARE_THREADS + threadIdx.x) * 4; position < positions;
+             position += PREPARE_THREADS * 4)
+            others(position);
     };
     auto add = [&](const float (&v)[4]) { sum += v[0] * v[0] + v[1] * v[1] + (v[2] * v[2] + v[3] * v[3]); };
     float factor = p.factor;
@@ -78,7 +82,8 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
     if (a.norm.kind) {
         bool before = REPRODUCIBLE && p.last_factors; // x is made before its norm
         float squares = before ? squares_of_chunks(from, a.chunks, scratch) : block_sum<PREPARE_THREADS>(sum, scratch);
-        float of_norm = norm_factor(squares, a.cols, a.norm.eps), last = before ? load_float(p.last_factors + t) : of_norm;
+        float of_norm = norm_factor(squares, a.cols, a.norm.eps),
+              last = before ? load_float(p.last_factors + t) : of_norm;
         if (p.norm_factors && threadIdx.x == 0) p.norm_factors[t] = of_norm;
         if (before && threadIdx.x == 0) p.ratios[t] = 1.f / factor * of_norm / last;
         factor *= last;
@@ -89,10 +94,12 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
         for (int i = 0; i < 4; i++) {
             int k = column_at(p.x.order, position + i);
             float weight = a.norm.kind && k < a.cols ? a.norm.weight[k] : 1.f;
-            y[i] = REPRODUCIBLE ? v[i] * weight * factor : v[i] * factor * weight; // as values that are passed before their norm
+            y[i] = REPRODUCIBLE ? v[i] * weight * factor
+                                : v[i] * factor * weight; // as values that are passed before their norm
         }
         uint2 halves = {to_half2(y[0], y[1]), to_half2(y[2], y[3])};
-        for (int i = 0; i < copies; i++) *(uint2*)half_at(p.x, p.rows ? __ldcg(p.rows + t * copies + i) : t, position) = halves;
+        for (int i = 0; i < copies; i++)
+            *(uint2*)half_at(p.x, p.rows ? __ldcg(p.rows + t * copies + i) : t, position) = halves;
     };
     each([&](int n, int position) { store(held[n], position); },
          [&](int position) {
@@ -113,25 +120,28 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) run_small_phase(cons
 template <int HALF = 16> DEVICE float warp_sum_of_lane(float (&v)[32], int lane) {
     bool upper = lane & HALF;
 #pragma unroll
-    for (int i = 0; i < HALF; i++) v[i] = (upper ? v[i + HALF] : v[i]) + __shfl_xor_sync(0xffffffff, upper ? v[i] : v[i + HALF], HALF);
+    for (int i = 0; i < HALF; i++)
+        v[i] = (upper ? v[i + HALF] : v[i]) + __shfl_xor_sync(0xffffffff, upper ? v[i] : v[i + HALF], HALF);
     if constexpr (HALF > 1) return warp_sum_of_lane<HALF / 2>(v, lane);
     return v[0];
 }
 
-// Matrices of floats for few tokens: y of the grid is the matrix. A block has FLOAT_ROWS rows for FLOAT_TOKENS tokens: all warps
-// share the columns. With fewer rows, blocks would read more from L2 than it can deliver.
+// Matrices of floats for few tokens: y of the grid is the matrix. A block has FLOAT_ROWS rows for FLOAT_TOKENS tokens:
+// all warps share the columns. With fewer rows, blocks would read more from L2 than it can deliver.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const __grid_constant__ FloatLinearsArgs p) {
     constexpr int VALUES = FLOAT_ROWS * FLOAT_TOKENS; // and behind them the squares of tokens
     static_assert(VALUES + FLOAT_TOKENS <= 32, "a lane for each");
     __shared__ float shares[PHASE_WARPS][32];
     if (!p.shares_x) begin_next_launch();
     const FloatLinearArgs& a = p.linear[blockIdx.y];
-    int row_tiles = (a.rows + FLOAT_ROWS - 1) / FLOAT_ROWS, first = blockIdx.x % row_tiles * FLOAT_ROWS, token = blockIdx.x / row_tiles * FLOAT_TOKENS;
+    int row_tiles = (a.rows + FLOAT_ROWS - 1) / FLOAT_ROWS, first = blockIdx.x % row_tiles * FLOAT_ROWS,
+        token = blockIdx.x / row_tiles * FLOAT_TOKENS;
     int tokens = rows_of(p.inputs, a.outputs_only), thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     auto row_at = [&](int r) { return (long)min(first + r, a.rows - 1) * a.cols; };
     auto x_at = [&](int t) { return row_of(a.x, min(token + t, tokens - 1)); };
     if (a.kind == F32) // read before the values of other launches are waited for
-        for (int k = thread * 32; k < min(FLOAT_ROWS, a.rows - first) * a.cols; k += PHASE_THREADS * 32) prefetch((const float*)a.w + row_at(0) + k);
+        for (int k = thread * 32; k < min(FLOAT_ROWS, a.rows - first) * a.cols; k += PHASE_THREADS * 32)
+            prefetch((const float*)a.w + row_at(0) + k);
     wait_for_launches();
     if (p.shares_x) begin_next_launch(); // it need not wait for x
     if (token >= tokens) return;
@@ -151,7 +161,8 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const 
             sums[VALUES + t] += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
             v = {v.x * by.x, v.y * by.y, v.z * by.z, v.w * by.w};
 #pragma unroll
-            for (int r = 0; r < FLOAT_ROWS; r++) sums[r * FLOAT_TOKENS + t] += w[r].x * v.x + w[r].y * v.y + (w[r].z * v.z + w[r].w * v.w);
+            for (int r = 0; r < FLOAT_ROWS; r++)
+                sums[r * FLOAT_TOKENS + t] += w[r].x * v.x + w[r].y * v.y + (w[r].z * v.z + w[r].w * v.w);
         }
     }
 #pragma unroll 1
@@ -162,7 +173,8 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const 
             float v = load_float(x_at(t) + k);
             sums[VALUES + t] += v * v;
 #pragma unroll
-            for (int r = 0; r < FLOAT_ROWS; r++) sums[r * FLOAT_TOKENS + t] += read_float(a.w, row_at(r) + k, a.kind) * (v * by);
+            for (int r = 0; r < FLOAT_ROWS; r++)
+                sums[r * FLOAT_TOKENS + t] += read_float(a.w, row_at(r) + k, a.kind) * (v * by);
         }
     }
     shares[warp][lane] = warp_sum_of_lane(sums, lane);
@@ -188,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
     if (token >= p.inputs[TOKENS]) return;
     float2* turn = (float2*)shared_bytes;
     float* scratch = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
-    for (int i = threadIdx.x; i < a.pairs; i += PHASE_THREADS) sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
+    for (int i = threadIdx.x; i < a.pairs; i += PHASE_THREADS)
+        sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
     __syncthreads();
     int stored = a.v.at ? 2 * a.kv_heads : 0;
     for (int i = warp; i < a.heads + stored; i += PHASE_WARPS) {
@@ -201,11 +214,14 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
             u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
             if (i < a.heads + a.kv_heads) {
                 bool finite = true; // of the value: if it is not, the key becomes NaN, see score_new in attend.cuh
-                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) finite &= is_finite(row_of(a.v, token)[head * a.v_dim + k]);
+                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32)
+                    finite &= is_finite(row_of(a.v, token)[head * a.v_dim + k]);
                 finite = __all_sync(0xffffffff, finite);
-                make_head<MOST_HEAD_DIM>(a.k, token, head, a, turn, scratch, [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
+                make_head<MOST_HEAD_DIM>(a.k, token, head, a, turn, scratch,
+                                         [&](int k, float v) { key[k] = finite ? to_half(v) : 0x7fff; });
             } else {
-                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32) value[k] = to_half<true>(row_of(a.v, token)[head * a.v_dim + k]);
+                for (int k = threadIdx.x % 32; k < a.v_dim; k += 32)
+                    value[k] = to_half<true>(row_of(a.v, token)[head * a.v_dim + k]);
             }
         }
     }

@@ -1,5 +1,5 @@
-// Matrices per head that a token decays, adds to and reads: the delta rule and Mamba-2 scans. They equal Op::Delta and Op::Scan of
-// graph/reference/recurrent.rs.
+// Matrices per head that a token decays, adds to and reads: the delta rule and Mamba-2 scans. They equal Op::Delta and
+// Op::Scan of graph/reference/recurrent.rs.
 //
 // Defined by the host: STATE_ROWS, the rows of a matrix.
 
@@ -8,8 +8,8 @@
 #include "recurrent/slice_state.cuh"
 #include "recurrent/state_matrix.cuh"
 
-// A block has STATE_COLUMNS columns of one head's matrix in one slice (state_matrix.cuh). In prefill they stay in registers while the
-// tokens of the slice pass, T at a time through shared memory.
+// A block has STATE_COLUMNS columns of one head's matrix in one slice (state_matrix.cuh). In prefill they stay in
+// registers while the tokens of the slice pass, T at a time through shared memory.
 
 // What the tokens of a tile need, in shared memory.
 template <int T> struct StateTile {
@@ -41,7 +41,8 @@ template <int T> struct StateTile {
             }
             for (int i = threadIdx.x; i < tokens * STATE_COLUMNS; i += STATE_THREADS) {
                 int t = i / STATE_COLUMNS, k = i % STATE_COLUMNS;
-                if (k < columns) value[t][k] = load_float(from + t * a.x.stride + a.value_at + head * a.cols + column + k);
+                if (k < columns)
+                    value[t][k] = load_float(from + t * a.x.stride + a.value_at + head * a.cols + column + k);
             }
         }
         committed();
@@ -50,8 +51,11 @@ template <int T> struct StateTile {
     // Rows behind the last one are zero.
     DEVICE void clear() {
         constexpr int REST = PADDED_ROWS - STATE_ROWS;
-        for (int i = threadIdx.x; i < T * REST; i += STATE_THREADS) key[i / max(REST, 1)][STATE_ROWS + i % max(REST, 1)] = query[i / max(REST, 1)][STATE_ROWS + i % max(REST, 1)] = 0.f;
-        for (int i = threadIdx.x; i < T * STATE_COLUMNS; i += STATE_THREADS) value[i / STATE_COLUMNS][i % STATE_COLUMNS] = 0.f;
+        for (int i = threadIdx.x; i < T * REST; i += STATE_THREADS)
+            key[i / max(REST, 1)][STATE_ROWS + i % max(REST, 1)] =
+                query[i / max(REST, 1)][STATE_ROWS + i % max(REST, 1)] = 0.f;
+        for (int i = threadIdx.x; i < T * STATE_COLUMNS; i += STATE_THREADS)
+            value[i / STATE_COLUMNS][i % STATE_COLUMNS] = 0.f;
     }
 
     // Norms and products of what has arrived, in the order of advance_token: a token has the lanes of a column.
@@ -67,8 +71,10 @@ template <int T> struct StateTile {
                 q[quad] = *(const float4*)&query[t][(quad * STATE_LANES + part) * 4];
             }
             float both = product_of(k, q), keys = 1, queries = 1;
-            if (DELTA) keys = key_factor_of(product_of(k, k), a.eps), queries = query_factor_of(product_of(q, q), a.eps);
-            if (part == 0 && first + own < tokens) key_factor[t] = keys, query_factor[t] = queries, product[t] = both * keys * queries;
+            if (DELTA)
+                keys = key_factor_of(product_of(k, k), a.eps), queries = query_factor_of(product_of(q, q), a.eps);
+            if (part == 0 && first + own < tokens)
+                key_factor[t] = keys, query_factor[t] = queries, product[t] = both * keys * queries;
         }
     }
 };
@@ -141,7 +147,8 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
                 added[c] = key_factor * d;
             }
             state.add(decay, key, added);
-            if (part < 2 && column + part < a.cols) row_of(a.y, s.first + done + t)[head * a.cols + column + part] = part ? y[1] : y[0];
+            if (part < 2 && column + part < a.cols)
+                row_of(a.y, s.first + done + t)[head * a.cols + column + part] = part ? y[1] : y[0];
         }
         __syncthreads(); // the buffer is free
     }
@@ -152,7 +159,8 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
 template <bool DELTA> DEVICE void decode(const RecurrentArgs& a) {
     int blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS;
     if (blockIdx.y >= a.inputs[SLICE_COUNT]) return wait_for_launches();
-    advance_token<DELTA, false>(a, state_of(a.inputs, blockIdx.y), blockIdx.x / blocks, blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * COLUMNS_OF_WARP, 0);
+    advance_token<DELTA, false>(a, state_of(a.inputs, blockIdx.y), blockIdx.x / blocks,
+                                blockIdx.x % blocks * STATE_COLUMNS + threadIdx.x / 32 * COLUMNS_OF_WARP, 0);
 }
 
 extern "C" __global__ void __launch_bounds__(STATE_THREADS) delta_prefill(const __grid_constant__ RecurrentArgs a) {

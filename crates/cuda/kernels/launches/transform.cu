@@ -1,8 +1,8 @@
-// A value on its way to linears: norm, gate and rotation of its rows, in one launch. Equals Op::Norm, Op::Gated and Op::Rotate of
-// graph/reference.rs after each other.
+// A value on its way to linears: norm, gate and rotation of its rows, in one launch. Equals Op::Norm, Op::Gated and
+// Op::Rotate of graph/reference.rs after each other.
 //
-// A block takes spans of SPAN columns of a row, a thread eight neighbouring columns of a span. The transform's steps need no order:
-// pairs inside a thread, inside a warp, and then through shared memory.
+// A block takes spans of SPAN columns of a row, a thread eight neighbouring columns of a span. The transform's steps
+// need no order: pairs inside a thread, inside a warp, and then through shared memory.
 
 #include "base/tagged.cuh"
 #include "base/phase.cuh"
@@ -177,7 +177,8 @@ extern "C" __global__ void __launch_bounds__(TRANSFORM_THREADS) transform(const 
             u32 words[4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                float low = span[padded(column_at(p.y_half.order, position + 2 * i))], high = span[padded(column_at(p.y_half.order, position + 2 * i + 1))];
+                float low = span[padded(column_at(p.y_half.order, position + 2 * i))],
+                      high = span[padded(column_at(p.y_half.order, position + 2 * i + 1))];
                 words[i] = to_half2(low * p.y_factor, high * p.y_factor);
             }
             *(uint4*)half_at(p.y_half, row, begin + position) = {words[0], words[1], words[2], words[3]};

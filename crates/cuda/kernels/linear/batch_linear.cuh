@@ -1,14 +1,14 @@
-// y = norm(x) * w^T for several tokens, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
-// graph/reference.rs in sequence.
+// y = norm(x) * w^T for several tokens, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and
+// Op::Add of graph/reference.rs in sequence.
 //
-// Blocks and warps share tiles and chunks as for one token (linear.cuh), and pass values with tags. x comes as halves from the
-// phase before (x_fragments.cuh), and each lane has its operands of the warp's chunks in registers; weights become halves, too, and the
-// matrix unit takes 16 rows of them and eight tokens. Up to four tokens are multiplied with codes of one and two bits as integers
-// (placed_x.cuh), which takes fewer instructions.
+// Blocks and warps share tiles and chunks as for one token (linear.cuh), and pass values with tags. x comes as halves
+// from the phase before (x_fragments.cuh), and each lane has its operands of the warp's chunks in registers; weights
+// become halves, too, and the matrix unit takes 16 rows of them and eight tokens. Up to four tokens are multiplied with
+// codes of one and two bits as integers (placed_x.cuh), which takes fewer instructions.
 //
-// The value that a norm follows is passed on before its norm is known: times the norm's weights, and times the factor of the
-// token's last norm, so that it is neither too large nor too small for a half. The sums of its squares are passed beside it, and
-// the next linear applies the ratio of the factors to its sums.
+// The value that a norm follows is passed on before its norm is known: times the norm's weights, and times the factor
+// of the token's last norm, so that it is neither too large nor too small for a half. The sums of its squares are
+// passed beside it, and the next linear applies the ratio of the factors to its sums.
 
 #pragma once
 
@@ -18,9 +18,10 @@
 #include "x/placed_x.cuh"
 
 static_assert(TOKENS_AT_ONCE <= FRAGMENT_TOKENS, "a step has one column of the matrix unit per token, two or four");
-constexpr bool TWO_COLUMNS = 2 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS, FOUR_COLUMNS = 4 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS;
-constexpr int WARP_SHARE = TOKENS_AT_ONCE * SHARE_STRIDE;  // floats of a warp
-constexpr int SHARE_FLOATS = WARPS * WARP_SHARE;           // floats of a tile
+constexpr bool TWO_COLUMNS = 2 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS,
+               FOUR_COLUMNS = 4 * TOKENS_AT_ONCE <= FRAGMENT_TOKENS;
+constexpr int WARP_SHARE = TOKENS_AT_ONCE * SHARE_STRIDE; // floats of a warp
+constexpr int SHARE_FLOATS = WARPS * WARP_SHARE;          // floats of a tile
 
 // What a phase has in shared memory.
 struct BatchMemory {
@@ -50,14 +51,17 @@ template <class L> DEVICE void find_factors(const LinearArgs& a, const Info& inf
         if (i < FLOATS) four.load(a.passed.squares + i);
         else four.zero(info.epoch);
         // rows that x does not have are not waited for
-        auto wait = [&](int k) { return i < FLOATS && i % FRAGMENT_TOKENS + k < x_rows && (four.bits[k] ^ info.epoch) & 1; };
+        auto wait = [&](int k) {
+            return i < FLOATS && i % FRAGMENT_TOKENS + k < x_rows && (four.bits[k] ^ info.epoch) & 1;
+        };
         for (Patience patience;; patience.wear()) {
             bool again = wait(0) || wait(1) || wait(2) || wait(3);
             if (!__any_sync(0xffffffff, again)) break;
             load_shared_words4_if(again, four.bits, a.passed.squares + i);
         }
         if (i >= FLOATS) continue;
-        sum.x += untagged(four.bits[0], 1), sum.y += untagged(four.bits[1], 1), sum.z += untagged(four.bits[2], 1), sum.w += untagged(four.bits[3], 1);
+        sum.x += untagged(four.bits[0], 1), sum.y += untagged(four.bits[1], 1), sum.z += untagged(four.bits[2], 1),
+            sum.w += untagged(four.bits[3], 1);
     }
 #pragma unroll
     for (int step = 2; step < 32; step *= 2) {
@@ -75,8 +79,8 @@ template <class L> DEVICE void find_factors(const LinearArgs& a, const Info& inf
     m.norms[thread] = factor;
 }
 
-// A lane's operands of x: those of the warp's chunks in registers if they are few, or else of a turn and the next one. A turn is one round,
-// or two of two tokens.
+// A lane's operands of x: those of the warp's chunks in registers if they are few, or else of a turn and the next one.
+// A turn is one round, or two of two tokens.
 template <class L> struct Fragments {
     typedef typename L::A::F F;
     static constexpr bool CONVERTIBLE = TWO_COLUMNS && L::ALIKE && F::PLACED;
@@ -87,19 +91,23 @@ template <class L> struct Fragments {
     static constexpr bool REGISTERS = PAIRED ? TURNS <= 3 : TURNS <= 2, STAGED = !REGISTERS && L::STAGE;
     static constexpr int PIECES = FRAGMENT_CHUNK * 2 / 16; // of 16 bytes, of a chunk
     static constexpr int TURN_PIECES = ROUNDS_OF_TURN * WARPS * PIECES;
-    // Slots of a tile whose code is repeated: few, since loading code takes time, and such that it is known whether a turn is even.
+    // Slots of a tile whose code is repeated: few, since loading code takes time, and such that it is known whether a
+    // turn is even.
     static constexpr int UNROLLED = REGISTERS ? L::PIECES : L::PER_SLOT / ROUNDS_OF_TURN % 2 ? 2 : 1;
     static constexpr int HELD = REGISTERS ? TURNS : 2; // turns; of more turns, even and odd ones
-    const uint4* from; // of the lane's first chunk
-    int chunk;         // it
+    const uint4* from;                                 // of the lane's first chunk
+    int chunk;                                         // it
     int lane;
-    bool real;         // whether the lane has a token
+    bool real; // whether the lane has a token
     u32 tags;
     // of a turn: pieces of 16 bytes; PLACED, those that the lane converts
     Awaited<PLACED ? 2 : 4, 4 * 32 * (PLACED ? PlacedPieces<F>::STEP : 1)> b[HELD];
     PlacedX integers[HELD]; // the same, PLACED
 
-    DEVICE bool has(int turn) const { return real && ((L::FULL && L::ROUNDS % ROUNDS_OF_TURN == 0) || turn * ROUNDS_OF_TURN * WARPS + chunk < L::CHUNKS); }
+    DEVICE bool has(int turn) const {
+        return real &&
+               ((L::FULL && L::ROUNDS % ROUNDS_OF_TURN == 0) || turn * ROUNDS_OF_TURN * WARPS + chunk < L::CHUNKS);
+    }
     DEVICE const float* at(int turn) const { return (const float*)(from + turn * TURN_PIECES); }
 
     // Loads the operands of a turn, which may not be written yet.
@@ -124,7 +132,8 @@ template <class L> struct Fragments {
         for (u32& word : b[turn % HELD].bits) word &= ~HALF_TAGS;
     }
 
-    DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp) : lane(lane) {
+    DEVICE Fragments(const LinearArgs& a, const Info& info, int rows, const BatchMemory& m, int lane, int warp)
+        : lane(lane) {
         int row = PAIRED ? lane / 8 % 2 : lane / 4 / (PLACED ? 2 : 1);
         real = row < rows, tags = half_tags(info.epoch);
         int token = real && L::GATHER ? info.output_row[row] : row;
@@ -148,7 +157,8 @@ template <class L> struct Fragments {
                 } else {
                     const u32(&words)[16] = b[turn % HELD].bits;
 #pragma unroll
-                    for (int i = 0; i < 4; i++) put(i, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+                    for (int i = 0; i < 4; i++)
+                        put(i, words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
                 }
             }
             from = to;
@@ -215,7 +225,9 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i += AT_ONCE) {
             int round = piece * L::PER_SLOT + i, turn = round / AT_ONCE;
-            auto missing = [&](int round) { return round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS); };
+            auto missing = [&](int round) {
+                return round >= L::ROUNDS || (!L::FULL && round * WARPS + warp >= L::CHUNKS);
+            };
             if (missing(round)) break;
             x.prepare(turn);
             auto record = [&](int n) { return slot[n] + i * WARPS * F::BYTES; };
@@ -227,16 +239,21 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
             };
             if constexpr (PLACED) {
                 const PlacedX& of = x.integers[turn % Fragments<L>::HELD];
-                int next = missing(round + 1) ? 0 : WARPS * F::BYTES; // PAIRED: a chunk that is missing is multiplied with zeros
+                int next = missing(round + 1)
+                               ? 0
+                               : WARPS * F::BYTES; // PAIRED: a chunk that is missing is multiplied with zeros
 #pragma unroll
                 for (int n = 0; n < N; n++) {
-                    if constexpr (PAIRED) multiply_placed<F, PLACED_HIGH>(total[n], record(n), record(n) + next, of.b, of.by, of.sum, lane);
+                    if constexpr (PAIRED)
+                        multiply_placed<F, PLACED_HIGH>(total[n], record(n), record(n) + next, of.b, of.by, of.sum,
+                                                        lane);
                     else multiply_placed<F, PLACED_HIGH>(total[n], record(n), of.b, of.by, of.sum, lane);
                 }
             } else if constexpr (F::SIGNS && N == 2) { // both tiles together: more independent work
                 RowHalves<F> rows[N][2];
 #pragma unroll
-                for (int n = 0; n < N; n++) rows[n][0].load(record(n), lane, Constant<0>{}), rows[n][1].load(record(n), lane, Constant<1>{});
+                for (int n = 0; n < N; n++)
+                    rows[n][0].load(record(n), lane, Constant<0>{}), rows[n][1].load(record(n), lane, Constant<1>{});
 #pragma unroll
                 for (int t = 0; t < 8; t++)
 #pragma unroll
@@ -276,7 +293,8 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, Fragments<L
     for (int n = 0; n < N; n++, out += SHARE_FLOATS)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            if (!TWO_COLUMNS || lane % 4 * 2 + i % 2 < TOKENS_AT_ONCE) out[i % 2 * SHARE_STRIDE + i / 2 * 8] = sum[n][0][i] + sum[n][1][i];
+            if (!TWO_COLUMNS || lane % 4 * 2 + i % 2 < TOKENS_AT_ONCE)
+                out[i % 2 * SHARE_STRIDE + i / 2 * 8] = sum[n][0][i] + sum[n][1][i];
 }
 
 // What a row of a token needs from memory, loaded early.
@@ -303,7 +321,8 @@ template <class L> DEVICE float whole_row(const Part& part, const float* shares,
 }
 
 // Writes the rows of `units` units from the block's unit `from` on.
-template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info, int from, int units, int rows, const BatchMemory& m, Early<L> early) {
+template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info, int from, int units, int rows,
+                                          const BatchMemory& m, Early<L> early) {
     constexpr int ORDER = L::Y_BITS ? BITS_ORDER : BYTES_ORDER;
     for (int i = threadIdx.x; i < units * 16 * rows; i += THREADS) {
         int r = i % 16, unit = i / 16 % units, token = i / 16 / units, tile;
@@ -314,16 +333,19 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, const Info& info,
         float factor = L::NORM ? m.factors[L::GATHER ? info.output_row[token] : token] : a.passed.x_factor;
         const float* shares = m.shares + unit * L::EACH * SHARE_FLOATS + token * SHARE_STRIDE + r;
         float y = real ? whole_row<L>(part, shares, factor, row) : 0.f;
-        if (L::GATED && real) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row), a.limit);
+        if (L::GATED && real)
+            y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row), a.limit);
         if (L::ADD && real) y += early.added.get(row_of(a.add, token) + row, info.epoch);
-        if (real && !(L::GATED && L::Y_PASSED)) store_tagged(part.y + (long)token * part.y_stride + row, y, part.y_mask, info.epoch);
+        if (real && !(L::GATED && L::Y_PASSED))
+            store_tagged(part.y + (long)token * part.y_stride + row, y, part.y_mask, info.epoch);
         if (!L::Y_PASSED) continue;
         float passed = y * a.passed.y_factor;
         if (!L::GATED) {
             passed *= early.weight * m.norms[token];
             float squares = y * y;
 #pragma unroll
-            for (int step = 8; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), squares, step);
+            for (int step = 8; step > 0; step /= 2)
+                squares += __shfl_xor_sync(0xffffu << (threadIdx.x & 16), squares, step);
             if (r == 0) store_tagged(a.passed.y_squares + tile * FRAGMENT_TOKENS + token, squares, 1, info.epoch);
         }
         if (real) store_fragment(fragment_at(a.passed.y, ORDER, token, row), passed, info.epoch);

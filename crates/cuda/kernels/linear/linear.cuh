@@ -1,12 +1,12 @@
-// y = norm(x) * w^T for one token, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add of
-// graph/reference.rs in sequence.
+// y = norm(x) * w^T for one token, by all blocks of the fused step: equals Op::Norm, Op::Linear, Op::Gated and Op::Add
+// of graph/reference.rs in sequence.
 //
-// Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16, ... of
-// every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial sums of the
-// rows are added.
+// Each block has some tiles of 16 rows. The warps of a block share the chunks of a tile: warp w has chunks w, w + 16,
+// ... of every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial
+// sums of the rows are added.
 //
-// Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their weights is then
-// one product with the values of all experts, each times the weight of its expert.
+// Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their
+// weights is then one product with the values of all experts, each times the weight of its expert.
 
 #pragma once
 
@@ -65,8 +65,13 @@ template <class F> DEVICE void multiply_record(float (&total)[2], const u8* reco
 // What a lane has of its warp's chunks of x: in registers if they are few.
 template <class L> struct XRegisters {
     typedef typename L::A::F F; // of bits: the format of all parts
-    static constexpr bool PLANES = x_order<L>() == X_PLANES, PLACED = x_order<L>() == X_PLACED, FIELDS = x_order<L>() == X_FIELDS;
-    static constexpr bool REGISTERS = !FIELDS && (PLANES ? PlanesX<F>::REGISTERS : PLACED ? 10 : 9) * L::ROUNDS <= 24; // more are spilled, and loading those takes longer
+    static constexpr bool PLANES = x_order<L>() == X_PLANES, PLACED = x_order<L>() == X_PLACED,
+                          FIELDS = x_order<L>() == X_FIELDS;
+    static constexpr bool REGISTERS = !FIELDS && (PLANES   ? PlanesX<F>::REGISTERS
+                                                  : PLACED ? 10
+                                                           : 9) *
+                                                         L::ROUNDS <=
+                                                     24; // more are spilled, and loading those takes longer
     static constexpr int HELD = REGISTERS ? L::ROUNDS : 1;
     PlanesX<F> planes[PLANES ? HELD : 1];
     FieldsX fields;
@@ -95,7 +100,8 @@ template <class L> struct XRegisters {
 };
 
 // The warp's partial sums of N tiles, one or two, as they come through the ring; `out` gets them by row.
-template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<L>& held, const X& x, float* out, int lane, int warp) {
+template <class F, class L, int N>
+DEVICE void run_tiles(Ring& ring, XRegisters<L>& held, const X& x, float* out, int lane, int warp) {
     int g = lane / 4, q = lane % 4;
     float total[N][2] = {};
     constexpr int SHARES = WARPS / L::SLOT_WARPS; // slots of a round
@@ -107,18 +113,21 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
         Ring of[N], mine = SHARES > 1 ? ring.ahead(share * N) : ring;
         const u8* slot[N];
 #pragma unroll
-        for (int n = 0; n < N; n++, mine = mine.ahead(1)) of[n] = mine, slot[n] = (has ? mine.wait() : shared) + in_slot * F::BYTES;
+        for (int n = 0; n < N; n++, mine = mine.ahead(1))
+            of[n] = mine, slot[n] = (has ? mine.wait() : shared) + in_slot * F::BYTES;
         ring = SHARES > 1 ? ring.ahead(slots * N) : mine;
 #pragma unroll
         for (int i = 0; i < L::PER_SLOT; i++) {
-            int round = piece / SHARES * L::PER_SLOT + i, chunk = round * WARPS + warp, at = XRegisters<L>::REGISTERS ? round : 0;
+            int round = piece / SHARES * L::PER_SLOT + i, chunk = round * WARPS + warp,
+                at = XRegisters<L>::REGISTERS ? round : 0;
             if (round >= L::ROUNDS || (!L::FULL && chunk >= L::CHUNKS)) break;
             if (!XRegisters<L>::REGISTERS) held.load(x, round, 0, lane, warp);
             auto multiply_by = [&](float (&sum)[2], const u8* records) {
                 const u8* record = records + i * WARPS * F::BYTES;
                 if constexpr (F::SIGNS) multiply_bits<F>(sum, record, held.planes[at], lane);
                 else if constexpr (XRegisters<L>::FIELDS) multiply_bits<F>(sum, record, held.fields, lane);
-                else if constexpr (XRegisters<L>::PLACED) multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
+                else if constexpr (XRegisters<L>::PLACED)
+                    multiply_placed<F, 256>(sum, record, held.b[at], held.scale[at], held.sum[at], lane);
                 else multiply_record<F>(sum, record, held.b[at], held.scale[at], x.sums + chunk * 8, lane);
             };
 #pragma unroll
@@ -143,10 +152,11 @@ template <class F, class L, int N> DEVICE void run_tiles(Ring& ring, XRegisters<
     }
 }
 
-// The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias; `expert` has the row. A mixed x has the
-// scales of experts already.
+// The sum of all warps' partial sums of a row, in a fixed order, with factor, scale and bias; `expert` has the row. A
+// mixed x has the scales of experts already.
 template <class L> DEVICE float whole_row(const Part& part, const float* shares, float factor, int row, int expert) {
-    return finished<L::SCALE && !L::MIX, L::BIAS && !L::MIX>(part, sum_of_warps([&](int w) { return shares[w * 16]; }), factor, row, expert);
+    return finished < L::SCALE && !L::MIX,
+           L::BIAS && !L::MIX > (part, sum_of_warps([&](int w) { return shares[w * 16]; }), factor, row, expert);
 }
 
 // The biases of the chosen experts on a row of their sum, times their weights.
@@ -158,26 +168,31 @@ template <class L> DEVICE float mixed_bias(const Part& part, int row) {
     return sum;
 }
 
-// What is added to the rows that are written first is copied to shared memory, behind the partial sums of their tiles: a load into a
-// register would be waited for at once, since products need the registers.
+// What is added to the rows that are written first is copied to shared memory, behind the partial sums of their tiles:
+// a load into a register would be waited for at once, since products need the registers.
 template <class L> DEVICE bool copies_added(const LinearArgs& a) { return L::ADD_MASK && (u64)a.add.at % 16 == 0; }
-template <class L> DEVICE u32* copied_added(const X& x, int i) { return (u32*)(x.shares + i / 16 * L::EACH * SHARE_FLOATS + WARPS * 16 + i % 16); } // of the i-th row
+template <class L> DEVICE u32* copied_added(const X& x, int i) {
+    return (u32*)(x.shares + i / 16 * L::EACH * SHARE_FLOATS + WARPS * 16 + i % 16);
+} // of the i-th row
 template <class L> DEVICE void copy_added(const LinearArgs& a, const X& x, int units, int thread) {
     int i = thread * 4, row = L::first_unit() * 16 + i;
-    if (copies_added<L>(a) && i < min(units, HELD_TILES / L::EACH) * 16 && row < a.part[0].rows) copy16(copied_added<L>(x, i), a.add.at + row);
+    if (copies_added<L>(a) && i < min(units, HELD_TILES / L::EACH) * 16 && row < a.part[0].rows)
+        copy16(copied_added<L>(x, i), a.add.at + row);
     committed();
 }
 
-// Writes the rows of `units` units from the block's unit `from` on. `bias`, of a sum of experts, is already loaded for the first row of a
-// thread, and the convolution of that row has begun.
-template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, float bias, ConvColumn& conv, int thread) {
+// Writes the rows of `units` units from the block's unit `from` on. `bias`, of a sum of experts, is already loaded for
+// the first row of a thread, and the convolution of that row has begun.
+template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int units, const X& x, u32 epoch, float bias,
+                                          ConvColumn& conv, int thread) {
     for (int i = thread; i < units * 16; i += THREADS) {
         int r = i % 16, unit = i / 16, tile;
         int n = L::find((from + unit) * L::EACH, tile);
         const Part& part = a.part[n];
         int row = tile * 16 + r, index = 0, expert = 0;
         if (row >= part.rows) continue;
-        if (L::USED > 0 && !L::MIX) index = L::chosen_of((from + unit) * L::EACH), expert = choice_of_step().expert[index];
+        if (L::USED > 0 && !L::MIX)
+            index = L::chosen_of((from + unit) * L::EACH), expert = choice_of_step().expert[index];
         const float* add = a.add.at + row;
         bool again = from > 0 || i >= THREADS;
         Added<L> added;
@@ -188,7 +203,8 @@ template <class L> DEVICE void write_rows(const LinearArgs& a, int from, int uni
         if (L::NORM) factor = rsqrtf(sum_of_warps([&](int w) { return x.squares[w]; }) * (1.f / L::COLS) + a.norm.eps);
         const float* shares = x.shares + unit * L::EACH * SHARE_FLOATS + r;
         float y = whole_row<L>(part, shares, factor, row, expert);
-        if (L::GATED) y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row, expert), a.limit);
+        if (L::GATED)
+            y = activate(L::GATED - 1, y, whole_row<L>(a.part[1], shares + SHARE_FLOATS, factor, row, expert), a.limit);
         if (L::MIX && L::BIAS) y += bias;
         if (L::ADD) y += added.get(add, epoch);
         if (L::CONV && n == 0) {

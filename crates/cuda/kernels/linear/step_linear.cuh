@@ -24,10 +24,12 @@ template <class L> struct Added {
     }
 };
 
-template <class F> struct FormatTag { typedef F Is; };
+template <class F> struct FormatTag {
+    typedef F Is;
+};
 
-// Runs `tiles` tiles of the block from its unit `from` on: `run(format, count, out)` computes `count` tiles, one or two, in the order of
-// the ring; their shares are `stride` floats apart.
+// Runs `tiles` tiles of the block from its unit `from` on: `run(format, count, out)` computes `count` tiles, one or
+// two, in the order of the ring; their shares are `stride` floats apart.
 template <class L, class Run> DEVICE void run_units(int from, int tiles, float* out, int stride, Run run) {
     if constexpr (L::ALIKE) {
         FormatTag<typename L::A::F> format;

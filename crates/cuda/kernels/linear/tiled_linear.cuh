@@ -1,17 +1,21 @@
-// y = x * w^T for many tokens: equals Op::Linear, Op::Gated and Op::Add of graph/reference.rs on x as halves (half_x.cuh).
+// y = x * w^T for many tokens: equals Op::Linear, Op::Gated and Op::Add of graph/reference.rs on x as halves
+// (half_x.cuh).
 //
-// A block computes 128 rows of w (64 of a gate and 64 of its partner) for N tokens: eight warps have 16 rows each, as the
-// matrix unit's first operand, in registers; tokens are its second operand, in shared memory. Gated tiles may have 12, 16 or 20 warps.
-// One more warp copies records and x of a chunk of columns into a ring of stages. The blocks of a cluster share the chunks of a tile, and add their sums at the end.
+// A block computes 128 rows of w (64 of a gate and 64 of its partner) for N tokens: eight warps have 16 rows each, as
+// the matrix unit's first operand, in registers; tokens are its second operand, in shared memory. Gated tiles may have
+// 12, 16 or 20 warps. One more warp copies records and x of a chunk of columns into a ring of stages. The blocks of a
+// cluster share the chunks of a tile, and add their sums at the end.
 //
-// Of 2-bit codes and few tokens (sums_x), expanding codes would take longer than all else. Their raw bits are multiplied (RawRow), which adds a
-// part to the sums of a chunk that depends on x alone. A further warp computes this part once per block; the sums of a chunk start at its
-// negative, are scaled per row, and are then added to those of the tile.
+// Of 2-bit codes and few tokens (sums_x), expanding codes would take longer than all else. Their raw bits are
+// multiplied (RawRow), which adds a part to the sums of a chunk that depends on x alone. A further warp computes this
+// part once per block; the sums of a chunk start at its negative, are scaled per row, and are then added to those of
+// the tile.
 //
 // Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
 //
-// REPRODUCIBLE: no bit of a row depends on the tokens of a tile and on how many blocks share it. The columns have as many segments for all tiles of a
-// linear: of a block of a cluster, or SEGMENTS of a block without one; the sums of segments are added in their order.
+// REPRODUCIBLE: no bit of a row depends on the tokens of a tile and on how many blocks share it. The columns have as
+// many segments for all tiles of a linear: of a block of a cluster, or SEGMENTS of a block without one; the sums of
+// segments are added in their order.
 
 #pragma once
 
@@ -24,13 +28,18 @@
 extern __shared__ __align__(1024) u8 tiled_shared[];
 
 // Chunks of a stage: copies of a few hundred bytes are slow.
-DEVICE constexpr int stage_chunks(int tokens, int record) { return tokens >= 48 || record > 1280 ? 1 : tokens > 16 || record > 640 ? 2 : 4; }
+DEVICE constexpr int stage_chunks(int tokens, int record) {
+    return tokens >= 48 || record > 1280 ? 1 : tokens > 16 || record > 640 ? 2 : 4;
+}
 
-// Whether raw codes are multiplied, and a warp sums x: scaling the sums of many tokens takes longer than expanding codes.
-DEVICE constexpr bool sums_x(int tokens, int record) { return !REPRODUCIBLE && record == RAW_RECORD && tokens <= RAW_TOKENS; }
+// Whether raw codes are multiplied, and a warp sums x: scaling the sums of many tokens takes longer than expanding
+// codes.
+DEVICE constexpr bool sums_x(int tokens, int record) {
+    return !REPRODUCIBLE && record == RAW_RECORD && tokens <= RAW_TOKENS;
+}
 
-// A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x, also what the sums of
-// each chunk start at, [chunk][N] floats, and a gate that is complete when they are there.
+// A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x,
+// also what the sums of each chunk start at, [chunk][N] floats, and a gate that is complete when they are there.
 template <class F, int N> struct Stages {
     static constexpr bool SUMS_X = sums_x(N, F::BYTES);
     static constexpr int CHUNKS = stage_chunks(N, F::BYTES);
@@ -43,7 +52,9 @@ template <class F, int N> struct Stages {
 };
 
 // A tile: 128 rows of a part, or 64 of two, and N tokens.
-struct LinearTile { int part, rows, first_token, end_token, expert; }; // rows: the first one, in records
+struct LinearTile {
+    int part, rows, first_token, end_token, expert;
+}; // rows: the first one, in records
 
 // GATED: 0, or 1 + the activation.
 template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
@@ -61,9 +72,9 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     int row_tiles, token_tiles;
     int rank, splits, shift, chunk_begin, chunk_end; // splits: 1, 2 or 4, which is 1 << shift
     Gate *full, *empty;
-    Gate* received;      // the sums of the other blocks of the cluster
-    float* norm_factors; // [token]: on the sums of x that was passed before its norm
-    float* squares;      // [warp][token]: of the value's rows
+    Gate* received;        // the sums of the other blocks of the cluster
+    float* norm_factors;   // [token]: on the sums of x that was passed before its norm
+    float* squares;        // [warp][token]: of the value's rows
     float4* sums_of_ranks; // [group of eight tokens][warp][rank][lane]: of the groups that this block adds and writes
     int slot = 0;
     u32 round = 0;
@@ -95,7 +106,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     DEVICE int tiles() const { return row_tiles * token_tiles; }
 
     DEVICE LinearTile tile(int index) const {
-        int row = token_tiles == 1 ? index : index / token_tiles, n = token_tiles == 1 ? 0 : index % token_tiles, part = m.first_part;
+        int row = token_tiles == 1 ? index : index / token_tiles, n = token_tiles == 1 ? 0 : index % token_tiles,
+            part = m.first_part;
         if (!GATED)
             while (row >= tiles_of(part)) row -= tiles_of(part++);
         if constexpr (EXPERTS) {
@@ -121,8 +133,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         return (const u8*)(m.x.at + ((long)half_chunk * m.x.tokens + tile.first_token) * 64);
     }
 
-    // The copying warp. Records are constant: those of the first stages are copied before the values of earlier launches
-    // are waited for.
+    // The copying warp. Records are constant: those of the first stages are copied before the values of earlier
+    // launches are waited for.
     DEVICE void produce() {
         [[maybe_unused]] int lane = threadIdx.x % 32;
         int first = blockIdx.x >> shift, step = gridDim.x >> shift;
@@ -134,14 +146,16 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             __syncwarp();
             if (lane < ROW_WARPS) full[slot].copy(stage() + S::X + lane * S::RECORDS, record(t, lane, chunk), bytes);
 #else
-            for (int w = 0; w < ROW_WARPS; w++) full[slot].copy(stage() + S::X + w * S::RECORDS, record(t, w, chunk), bytes);
+            for (int w = 0; w < ROW_WARPS; w++)
+                full[slot].copy(stage() + S::X + w * S::RECORDS, record(t, w, chunk), bytes);
 #endif
         };
         auto copy_x = [&](const LinearTile& t, int chunk) {
             int halves = 2 * min(S::CHUNKS, chunk_end - chunk);
             [[maybe_unused]] bool whole = m.x.tokens == N; // tiles follow each other
 #if __CUDA_ARCH__ >= 900
-            if (lane < (whole ? 1 : halves)) full[slot].copy(stage() + lane * N * 128, x_tile(t, 2 * chunk + lane), (whole ? halves : 1) * N * 128);
+            if (lane < (whole ? 1 : halves))
+                full[slot].copy(stage() + lane * N * 128, x_tile(t, 2 * chunk + lane), (whole ? halves : 1) * N * 128);
 #else
             for (int h = 0; h < halves; h++) full[slot].copy(stage() + h * N * 128, x_tile(t, 2 * chunk + h), N * 128);
             full[slot].copied();
@@ -177,9 +191,10 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
-    // The summing warp: the part that raw codes add to the sums of each chunk and token, negated. The matrix unit's first operand is x here, eight tokens of
-    // the first half of a stage's chunks and eight of the second, and its second one is constant: all columns of a product are equal. Chunks behind
-    // the last one are summed as well, and not used.
+    // The summing warp: the part that raw codes add to the sums of each chunk and token, negated. The matrix unit's
+    // first operand is x here, eight tokens of the first half of a stage's chunks and eight of the second, and its
+    // second one is constant: all columns of a product are equal. Chunks behind the last one are summed as well, and
+    // not used.
     DEVICE void sum_x() {
         constexpr int HALF = S::CHUNKS / 2 * N, GROUPS = HALF / 8; // tokens, and eights of them
         static_assert(S::CHUNKS % 2 == 0, "a stage has two halves");
@@ -194,7 +209,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 #pragma unroll
                     for (int n = 0; n < GROUPS; n++) {
                         u32 a[4];
-                        load_matrices(a, x + ((t % 4 * 2 + lane / 16) ^ row) * 16 + n / COLUMNS * N * 256 + t / 4 * N * 128 + n % COLUMNS * 1024);
+                        load_matrices(a, x + ((t % 4 * 2 + lane / 16) ^ row) * 16 + n / COLUMNS * N * 256 +
+                                             t / 4 * N * 128 + n % COLUMNS * 1024);
                         multiply(sums[n], a[0], a[1], a[2], a[3], raw_offset(t), raw_offset(t));
                     }
                 float* to = S::starts(stage()) + lane / 4;
@@ -213,7 +229,9 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     DEVICE void find_factors(int thread) const {
         const PassedNorms& n = m.norms;
         constexpr int THREADS = ROW_WARPS * 32;
-        constexpr int PARTS = REPRODUCIBLE ? NORM_PARTS : N <= 32 ? ROW_WARPS : THREADS / N; // of the squares of a token: loads that are in flight together
+        constexpr int PARTS = REPRODUCIBLE ? NORM_PARTS
+                              : N <= 32    ? ROW_WARPS
+                                        : THREADS / N; // of the squares of a token: loads that are in flight together
         static_assert(PARTS <= ROW_WARPS, "there is memory for them");
         float last = load_float(n.x_factors + min(thread % N, rows - 1));
 #pragma unroll
@@ -222,7 +240,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             if (token >= rows) continue;
             float sum = 0;
 #pragma unroll 8
-            for (int chunk = i / N; chunk < m.linear.chunks; chunk += PARTS) sum += load_float(n.x_squares + chunk * NORMS_TOKENS + token);
+            for (int chunk = i / N; chunk < m.linear.chunks; chunk += PARTS)
+                sum += load_float(n.x_squares + chunk * NORMS_TOKENS + token);
             squares[i] = sum;
         }
         sync_threads<THREADS>();
@@ -245,7 +264,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 
     // Whether there are too few tiles for all processors, so that blocks may share them.
     static constexpr bool SPLITS = N < 256;
-    // Whether sums go through shared memory to the block that writes them: also its own, unless two of a lane are one value.
+    // Whether sums go through shared memory to the block that writes them: also its own, unless two of a lane are one
+    // value.
     DEVICE bool adds_sums() const { return SPLITS && (!GATED || splits > 1); }
     static constexpr int PITCH = 66; // halves of a staged token: 64 columns, in different banks
 
@@ -264,7 +284,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
                 for (int i = 0; i < SEGMENTS; i++) {
                     Sums<N> segment;
                     segment.clear();
-                    multiply_chunks(segment, m.linear.chunks * i / SEGMENTS, m.linear.chunks * (i + 1) / SEGMENTS, lane, warp);
+                    multiply_chunks(segment, m.linear.chunks * i / SEGMENTS, m.linear.chunks * (i + 1) / SEGMENTS, lane,
+                                    warp);
                     segment.finish();
                     sums.add(segment);
                 }
@@ -281,7 +302,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 #pragma unroll
                     for (int i = 0; i < 2; i++) {
                         int token = 8 * j + lane % 4 * 2 + i;
-                        staged[token * PITCH + column] = to_half(gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row, t.first_token + token, t.expert));
+                        staged[token * PITCH + column] = to_half(
+                            gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row, t.first_token + token, t.expert));
                     }
                 sync_threads<ROW_WARPS * 32>();
                 write_staged(t, staged, thread);
@@ -289,7 +311,10 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
                 release(slot, lane);
                 next();
             } else {
-                constexpr int AT_ONCE = N % 32 == 0 ? 4 : N == 8 ? 1 : N / 8 % 3 == 0 ? 3 : 2; // what is added is loaded for some tokens together
+                constexpr int AT_ONCE = N % 32 == 0      ? 4
+                                        : N == 8         ? 1
+                                        : N / 8 % 3 == 0 ? 3
+                                                         : 2; // what is added is loaded for some tokens together
                 static_assert(N / 8 % AT_ONCE == 0, "whole groups of columns");
 #pragma unroll
                 for (int j = 0; j < N / 8; j += AT_ONCE) {
@@ -304,7 +329,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     }
 
     // The rows of a warp in a chunk of a stage: g and g + 8; if it is gated, of the gate and of its partner.
-    template <class Row> DEVICE void load_rows(Row& first, Row& second, const u8* stage, int chunk, int lane, int warp) const {
+    template <class Row>
+    DEVICE void load_rows(Row& first, Row& second, const u8* stage, int chunk, int lane, int warp) const {
         const u8* records = stage + S::X + chunk * F::BYTES;
         if (GATED) {
             first.load(records + warp % RECORDS * S::RECORDS, lane, warp / RECORDS);
@@ -320,7 +346,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         if (lane == 0) empty[slot].arrive();
     }
 
-    // Whether the compiler is to know that a stage's address is uniform: descriptors then take one instruction per product, not four.
+    // Whether the compiler is to know that a stage's address is uniform: descriptors then take one instruction per
+    // product, not four.
     static constexpr bool UNIFORM = Sums<N>::WGMMA;
 
     // Adds a chunk of the current stage.
@@ -359,7 +386,9 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         const LinearArgs& a = m.linear;
         if (row >= a.part[0].rows) return 0.f;
         float factor = x_factor(token);
-        return activate(GATED - 1, finished(a.part[0], gate, factor, row, expert), finished(a.part[1], other, factor, row, expert), a.limit) * m.y_factor;
+        return activate(GATED - 1, finished(a.part[0], gate, factor, row, expert),
+                        finished(a.part[1], other, factor, row, expert), a.limit) *
+               m.y_factor;
     }
 
     // Staged halves to their places in tiles of x: four positions at a time.
@@ -398,7 +427,9 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int r = row + i / 2 * 8, k = token + i % 2;
-            added.value[i] = !GATED && !EXPERTS && a.add.at && k < t.end_token && r < a.part[0].rows ? load_float(a.add.at + k * a.add.stride + r) : 0.f;
+            added.value[i] = !GATED && !EXPERTS && a.add.at && k < t.end_token && r < a.part[0].rows
+                                 ? load_float(a.add.at + k * a.add.stride + r)
+                                 : 0.f;
         }
         if (GATED || !NORMS || !m.norms.y_squares) return;
 #pragma unroll
@@ -411,7 +442,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     DEVICE bool passes_before_norm() const { return NORMS && !GATED && m.norms.y_squares; }
 
     // Writes the rows of a warp for eight tokens; what is passed before its norm to `staged`: [token][16 rows].
-    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const Added& added, int lane, u16* staged = nullptr) const {
+    DEVICE void write(const LinearTile& t, int warp, int j, const float (&d)[4], const Added& added, int lane,
+                      u16* staged = nullptr) const {
         const LinearArgs& a = m.linear;
         int g = lane / 4, token = t.first_token + 8 * j + lane % 4 * 2;
         if (GATED) {
@@ -510,9 +542,11 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 #pragma unroll
             for (int k = 0; k < 8; k++) {
                 int row = column_at(m.y_half.order, position + k) - begin;
-                h[k] = ((const u16*)(sums_of_ranks + (group * ROW_WARPS + row / TILE) * splits * 32))[in_group * TILE + row % TILE];
+                h[k] = ((const u16*)(sums_of_ranks +
+                                     (group * ROW_WARPS + row / TILE) * splits * 32))[in_group * TILE + row % TILE];
             }
-            *(uint4*)half_at(m.y_half, token, position) = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
+            *(uint4*)half_at(m.y_half, token, position) = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16,
+                                                           h[6] | h[7] << 16};
         }
     }
 

@@ -1,11 +1,15 @@
-// The best token of each row, the lowest id among equals, or -1 if a logit is not finite: nothing is above INFINITY with id
-// -1. Equals greedy sampling of graph/sampling/sample.rs. Each block searches a share of the row; then the shares are combined.
+// The best token of each row, the lowest id among equals, or -1 if a logit is not finite: nothing is above INFINITY
+// with id -1. Equals greedy sampling of graph/sampling/sample.rs. Each block searches a share of the row; then the
+// shares are combined.
 
 #pragma once
 
 #include "base/phase.cuh"
 
-struct Best { float value; int place; };
+struct Best {
+    float value;
+    int place;
+};
 
 DEVICE void better(Best& best, float value, int place) {
     if (value > best.value || (value == best.value && (u32)place < (u32)best.place)) best = {value, place};
@@ -42,7 +46,8 @@ DEVICE void argmax_share(const ArgmaxArgs& a, int row, float* scratch, int block
 DEVICE void argmax_whole(const ArgmaxArgs& a, int row, float* scratch, int blocks) {
     Best best = {-INFINITY, -1};
     for (int i = threadIdx.x; i < blocks; i += THREADS)
-        better(best, load_float(a.best + row * blocks + i), __float_as_int(load_float((const float*)a.places + row * blocks + i)));
+        better(best, load_float(a.best + row * blocks + i),
+               __float_as_int(load_float((const float*)a.places + row * blocks + i)));
     best = block_best<THREADS>(best, scratch);
     if (threadIdx.x == 0) a.chosen[row] = best.place;
 }

@@ -32,14 +32,15 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
     int tokens = c.inputs[TOKENS], shares = max(1, c.blocks / tokens);
     for (int i = c.block; i < tokens * shares; i += c.blocks) {
         int token = i / shares, first = i % shares * THREADS + threadIdx.x, step = shares * THREADS;
-        u32 row = a.rows == TOKEN_ROWS ? token_id(c.inputs, a.chosen, token)
-            : a.rows == POSITION_ROWS  ? position_of(c.inputs, token)
-            : a.rows == TYPE_ROWS      ? type_of(c.inputs, token)
-                                       : 0;
+        u32 row = a.rows == TOKEN_ROWS      ? token_id(c.inputs, a.chosen, token)
+                  : a.rows == POSITION_ROWS ? position_of(c.inputs, token)
+                  : a.rows == TYPE_ROWS     ? type_of(c.inputs, token)
+                                            : 0;
         for (int k = first; k < a.cols; k += step) {
             float x;
             switch (a.format) {
-#define CASE(n, ...) case n: x = embedded<FormatOf<n>::Is>(a, row, k); break;
+#define CASE(n, ...) \
+    case n: x = embedded<FormatOf<n>::Is>(a, row, k); break;
                 FORMATS(CASE)
 #undef CASE
                 default: x = read_float(a.table, (long)row * a.cols + k, -1 - a.format) * a.factor;
@@ -51,7 +52,9 @@ template <int THREADS> DEVICE void run(const EmbedArgs& a, const BlockContext& c
 }
 
 // Whether four columns of weights and of x can be read together.
-DEVICE bool reads_by_four(const FloatLinearArgs& a) { return a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0; }
+DEVICE bool reads_by_four(const FloatLinearArgs& a) {
+    return a.kind == F32 && a.cols % 4 == 0 && a.x.stride % 4 == 0 && (u64)a.x.at % 16 == 0;
+}
 
 // Writes a row of a token from its sum, with the norm that the squares of x belong to.
 DEVICE void write_float_row(const FloatLinearArgs& a, int row, int token, int tokens, float sum, float squares) {
@@ -62,7 +65,8 @@ DEVICE void write_float_row(const FloatLinearArgs& a, int row, int token, int to
 }
 
 // Some rows of weights for some tokens, by a warp.
-template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
+template <int ROWS, int TOKENS_OF_WARP>
+DEVICE void float_rows(const FloatLinearArgs& a, int row, int token, int tokens) {
     int lane = threadIdx.x % 32;
     float sums[ROWS][TOKENS_OF_WARP] = {}, squares[TOKENS_OF_WARP] = {};
     bool by_four = reads_by_four(a);
@@ -70,7 +74,8 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
     for (int k = lane * 4; by_four && k < a.cols; k += 128) {
         float4 w[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) w[r] = *(const float4*)((const float*)a.w + (long)min(row + r, a.rows - 1) * a.cols + k);
+        for (int r = 0; r < ROWS; r++)
+            w[r] = *(const float4*)((const float*)a.w + (long)min(row + r, a.rows - 1) * a.cols + k);
 #pragma unroll
         for (int t = 0; t < TOKENS_OF_WARP; t++) {
             float4 x = load_floats4(row_of(a.x, min(token + t, tokens - 1)) + k);
@@ -86,7 +91,8 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
     for (int k = lane; !by_four && k < a.cols; k += 32) {
         float w[ROWS];
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) w[r] = row + r < a.rows ? read_float(a.w, (long)(row + r) * a.cols + k, a.kind) : 0.f;
+        for (int r = 0; r < ROWS; r++)
+            w[r] = row + r < a.rows ? read_float(a.w, (long)(row + r) * a.cols + k, a.kind) : 0.f;
 #pragma unroll
         for (int t = 0; t < TOKENS_OF_WARP; t++) {
             float x = token + t < tokens ? load_float(row_of(a.x, token + t) + k) : 0.f;
@@ -106,12 +112,14 @@ template <int ROWS, int TOKENS_OF_WARP> DEVICE void float_rows(const FloatLinear
     }
 }
 
-// The place of a block among those of a phase that few blocks compute: they begin with the last ones, which have the fewest tiles of
-// linears.
-DEVICE int place_among(int first_block, int block, int blocks) { return small_rest(2 * blocks - 1 - block - small_rest(first_block, blocks), blocks); }
+// The place of a block among those of a phase that few blocks compute: they begin with the last ones, which have the
+// fewest tiles of linears.
+DEVICE int place_among(int first_block, int block, int blocks) {
+    return small_rest(2 * blocks - 1 - block - small_rest(first_block, blocks), blocks);
+}
 
-// A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value is waited for, at once: without
-// branches, and used only behind it.
+// A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value
+// is waited for, at once: without branches, and used only behind it.
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
     constexpr int QUADS_AT_ONCE = 3, WARPS_OF_BLOCK = THREADS / 32;
     int pairs = (a.rows + 1) / 2;
@@ -119,9 +127,10 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
         int token = small_quotient(i, pairs), row = (i - token * pairs) * 2;
         const float *x = row_of(a.x, token), *w = (const float*)a.w + (long)row * a.cols;
         long next = row + 1 < a.rows ? a.cols : 0; // to the second row
-        float sums[3] = {}; // of both rows, and of squares
+        float sums[3] = {};                        // of both rows, and of squares
 #pragma unroll 1
-        for (int begin = threadIdx.x * 4; begin - (int)threadIdx.x * 4 < a.cols; begin += QUADS_AT_ONCE * THREADS * 4) { // the lanes of a warp wait together
+        for (int begin = threadIdx.x * 4; begin - (int)threadIdx.x * 4 < a.cols;
+             begin += QUADS_AT_ONCE * THREADS * 4) { // the lanes of a warp wait together
             float4 v[QUADS_AT_ONCE], weight[QUADS_AT_ONCE][2];
             Factors by[QUADS_AT_ONCE];
             auto column = [&](int n) { return begin + n * THREADS * 4; };
@@ -140,7 +149,9 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
                 sums[2] += x.x * x.x + x.y * x.y + (x.z * x.z + x.w * x.w);
                 x = {x.x * by[n].get(0), x.y * by[n].get(1), x.z * by[n].get(2), x.w * by[n].get(3)};
 #pragma unroll
-                for (int r = 0; r < 2; r++) sums[r] += x.x * weight[n][r].x + x.y * weight[n][r].y + (x.z * weight[n][r].z + x.w * weight[n][r].w);
+                for (int r = 0; r < 2; r++)
+                    sums[r] +=
+                        x.x * weight[n][r].x + x.y * weight[n][r].y + (x.z * weight[n][r].z + x.w * weight[n][r].w);
             }
         }
         int thread = fixed_thread(), lane = thread % 32, warp = thread / 32; // not held while x is waited for
@@ -151,7 +162,9 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
         }
         sync_threads<THREADS>();
         if (warp < 2) { // a row each
-            auto all = [&](int r) { return warp_sum(lane < WARPS_OF_BLOCK ? c.scratch[r * WARPS_OF_BLOCK + lane] : 0.f); };
+            auto all = [&](int r) {
+                return warp_sum(lane < WARPS_OF_BLOCK ? c.scratch[r * WARPS_OF_BLOCK + lane] : 0.f);
+            };
             float sum = all(warp);
             if (a.norm.kind) sum *= rsqrtf(all(2) / (float)a.cols + a.norm.eps);
             if (a.scale) sum *= *a.scale;
@@ -162,16 +175,19 @@ template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, cons
     }
 }
 
-// A warp has four rows for eight tokens: launches of few tokens are others (float_linears). A fused step has few tokens and no experts.
+// A warp has four rows for eight tokens: launches of few tokens are others (float_linears). A fused step has few tokens
+// and no experts.
 template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockContext& c) {
     int warps = THREADS / 32, tokens = rows_of(c.inputs, a.outputs_only);
     if constexpr (THREADS != PHASE_THREADS) {
         if (a.first_block >= 0) return few_float_rows<THREADS>(a, c, tokens);
-        for (int i = c.block * warps + threadIdx.x / 32; i < a.rows * ((tokens + 3) / 4); i += c.blocks * warps) float_rows<1, 4>(a, i % a.rows, i / a.rows * 4, tokens);
+        for (int i = c.block * warps + threadIdx.x / 32; i < a.rows * ((tokens + 3) / 4); i += c.blocks * warps)
+            float_rows<1, 4>(a, i % a.rows, i / a.rows * 4, tokens);
         return;
     }
     const ExpertArgs& e = a.experts;
-    for (int i = c.block * warps + threadIdx.x / 32; e.used > 0 && i < a.rows * tokens * e.used; i += c.blocks * warps) {
+    for (int i = c.block * warps + threadIdx.x / 32; e.used > 0 && i < a.rows * tokens * e.used;
+         i += c.blocks * warps) {
         int row = i % a.rows, token = i / a.rows / e.used, n = i / a.rows % e.used, expert = n; // n: the token's expert
         if (e.route) expert = expert_of(e.route, e.experts, e.used, token, n);
         FloatLinearArgs one = a;
@@ -183,7 +199,8 @@ template <int THREADS> DEVICE void run(const FloatLinearArgs& a, const BlockCont
     }
     if (e.used > 0) return;
     int fours = (a.rows + 3) / 4;
-    for (int i = c.block * warps + threadIdx.x / 32; i < fours * ((tokens + 7) / 8); i += c.blocks * warps) float_rows<4, 8>(a, i % fours * 4, i / fours * 8, tokens);
+    for (int i = c.block * warps + threadIdx.x / 32; i < fours * ((tokens + 7) / 8); i += c.blocks * warps)
+        float_rows<4, 8>(a, i % fours * 4, i / fours * 8, tokens);
 }
 
 // A block normalises one run of `group` columns at a time.
@@ -206,12 +223,14 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
         float factor = norm_factor(block_sum<THREADS>(squares, c.scratch), a.group, a.norm.eps);
         sync_threads<THREADS>();
         for (int i = threadIdx.x; i < a.group; i += THREADS)
-            y[i] = (load_float(x + i) - mean) * factor * (a.norm.weight ? a.norm.weight[run % groups % a.weights * a.group + i] : 1.f) + (a.norm.bias ? a.norm.bias[i] : 0.f);
+            y[i] = (load_float(x + i) - mean) * factor *
+                       (a.norm.weight ? a.norm.weight[run % groups % a.weights * a.group + i] : 1.f) +
+                   (a.norm.bias ? a.norm.bias[i] : 0.f);
     }
 }
 
-// x of a linear as halves, after its norm, and the sums of its squares; columns behind the last one are zero. A block makes a row,
-// behind a barrier: x may have tags.
+// x of a linear as halves, after its norm, and the sums of its squares; columns behind the last one are zero. A block
+// makes a row, behind a barrier: x may have tags.
 template <int THREADS> DEVICE void run(const FragmentArgs& a, const BlockContext& c) {
     for (int token = c.block; token < rows_of(c.inputs, a.outputs_only); token += c.blocks) {
         auto x = [&](int k) { return untagged(load_shared_word(row_of(a.x, token) + k), a.x.mask); };
@@ -224,7 +243,8 @@ template <int THREADS> DEVICE void run(const FragmentArgs& a, const BlockContext
             float v = k < a.cols ? x(k) * factor * (a.norm.kind ? a.norm.weight[k] : 1.f) : 0.f;
             store_fragment(fragment_at(a.to, a.order, token, k), v, c.epoch);
         }
-        for (int i = threadIdx.x; i < (a.cols + TILE - 1) / TILE; i += THREADS) store_tagged(a.squares + i * FRAGMENT_TOKENS + token, i == 0 ? sum : 0.f, 1, c.epoch);
+        for (int i = threadIdx.x; i < (a.cols + TILE - 1) / TILE; i += THREADS)
+            store_tagged(a.squares + i * FRAGMENT_TOKENS + token, i == 0 ? sum : 0.f, 1, c.epoch);
     }
 }
 
@@ -284,11 +304,13 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
 template <int THREADS> DEVICE void run(const JoinHeadsArgs& a, const BlockContext& c) {
     int each = a.a_len + a.b_len, width = a.heads * each;
     long count = (long)rows_of(c.inputs, a.outputs_only) * width;
-    for (long begin = (long)c.block * THREADS; begin < count; begin += (long)c.blocks * THREADS) { // the lanes of a warp wait together
+    for (long begin = (long)c.block * THREADS; begin < count;
+         begin += (long)c.blocks * THREADS) { // the lanes of a warp wait together
         long i = min(begin + threadIdx.x, count - 1);
         int token = i / width, column = i % width, head = column / each, k = column % each;
         bool of_a = k < a.a_len;
-        const float* from = of_a ? row_of(a.a, token) + head * a.a_every + a.a_first + k : row_of(a.b, token) + head * a.b_len + k - a.a_len;
+        const float* from = of_a ? row_of(a.a, token) + head * a.a_every + a.a_first + k
+                                 : row_of(a.b, token) + head * a.b_len + k - a.a_len;
         float x = awaited_float(from, of_a ? a.a.mask : a.b.mask, c.epoch);
         if (begin + threadIdx.x < count) store_tagged(row_of(a.y, token) + column, x, a.y.mask, c.epoch);
     }
@@ -296,7 +318,8 @@ template <int THREADS> DEVICE void run(const JoinHeadsArgs& a, const BlockContex
 
 template <int THREADS> DEVICE void run(const OutputsArgs& a, const BlockContext& c) {
     for (int row = c.block; row < c.inputs[OUTPUTS]; row += c.blocks) {
-        int last = output_row(c.inputs, row), count = a.mean ? position_of(c.inputs, last) + 1 : 1; // sequences are whole
+        int last = output_row(c.inputs, row),
+            count = a.mean ? position_of(c.inputs, last) + 1 : 1; // sequences are whole
         const float* x = a.x.at + (last - count + 1) * a.x.stride;
         for (int k = threadIdx.x; k < a.width; k += THREADS) {
             float sum = 0;
@@ -307,10 +330,12 @@ template <int THREADS> DEVICE void run(const OutputsArgs& a, const BlockContext&
 }
 
 // Runs a small phase: `run` has an overload for the arguments of each kind.
-template <int THREADS> APART void small_phase(const Phase& phase, const u32* inputs, u32 epoch, float* scratch, int block, int blocks) {
+template <int THREADS>
+APART void small_phase(const Phase& phase, const u32* inputs, u32 epoch, float* scratch, int block, int blocks) {
     BlockContext c = {inputs, epoch, scratch, block, blocks};
     switch (phase.kind) {
-#define CASE(kind, args) case kind: run<THREADS>(phase.args, c); break;
+#define CASE(kind, args) \
+    case kind: run<THREADS>(phase.args, c); break;
         SMALL_PHASES(CASE)
 #undef CASE
     }

@@ -1,5 +1,5 @@
-// One token of one column of a convolution, in a fused step: equals Op::Conv of graph/reference.rs. What the rows before the token add up
-// to, and their move by one row, come before its value is known.
+// One token of one column of a convolution, in a fused step: equals Op::Conv of graph/reference.rs. What the rows
+// before the token add up to, and their move by one row, come before its value is known.
 
 #pragma once
 
@@ -15,7 +15,8 @@ struct ConvColumn {
         float* to = a.state + (long)info.state_write * old * a.width + column;
         float rows[MOST_TAPS - 1];
 #pragma unroll
-        for (int j = 0; j < MOST_TAPS - 1; j++) rows[j] = j < old && read >= 0 ? load_float(from + (long)j * a.width) : 0.f;
+        for (int j = 0; j < MOST_TAPS - 1; j++)
+            rows[j] = j < old && read >= 0 ? load_float(from + (long)j * a.width) : 0.f;
         tap = taps[old], sum = 0;
 #pragma unroll
         for (int j = 0; j < MOST_TAPS - 1; j++) {

@@ -1,5 +1,6 @@
-// The state of a slice of a step: it names the slot that holds the state before its first token and the slot that gets the state
-// after its last one. State may be read before earlier launches are waited for: of a step, one launch touches it.
+// The state of a slice of a step: it names the slot that holds the state before its first token and the slot that gets
+// the state after its last one. State may be read before earlier launches are waited for: of a step, one launch touches
+// it.
 
 #pragma once
 

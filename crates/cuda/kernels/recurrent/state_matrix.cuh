@@ -1,7 +1,7 @@
 // Columns of the matrix of a recurrent head in registers, and one token of a slice.
 //
-// STATE_LANES lanes share the rows of a column: lane r has the pieces r, r + STATE_LANES, .. of four rows. A lane has two columns. State is
-// [slot][head][column][row].
+// STATE_LANES lanes share the rows of a column: lane r has the pieces r, r + STATE_LANES, .. of four rows. A lane has
+// two columns. State is [slot][head][column][row].
 //
 // Defined by the host: STATE_ROWS, the rows of a matrix.
 
@@ -11,7 +11,8 @@
 #include "base/phase.cuh"
 #include "recurrent/slice_state.cuh"
 
-#ifdef TOKENS_AT_ONCE // a fused step has warps for half as many columns each: code that runs once takes the time of loading it
+#ifdef TOKENS_AT_ONCE // a fused step has warps for half as many columns each: code that runs once takes the time of
+                      // loading it
 constexpr int STATE_LANES = 16;
 #else
 constexpr int STATE_LANES = 8;
@@ -39,7 +40,9 @@ template <bool DELTA> DEVICE float2 gates_of(const HeadWeights& w, float gate, f
 }
 
 // The product of four rows.
-DEVICE float product4(float4 x, float4 y) { return __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, x.x * y.x))); }
+DEVICE float product4(float4 x, float4 y) {
+    return __fmaf_rn(x.w, y.w, __fmaf_rn(x.z, y.z, __fmaf_rn(x.y, y.y, x.x * y.x)));
+}
 
 // Rows from which on a lane has none, in a piece.
 DEVICE int rows_in(int quad) { return STATE_ROWS - (quad * STATE_LANES + (int)(threadIdx.x % STATE_LANES)) * 4; }
@@ -48,7 +51,8 @@ struct StateColumns {
     float v[2][QUADS][4];
 
     static DEVICE float* at(const RecurrentArgs& a, int slot, int head, int column, int quad) {
-        return a.state + slot * a.slot + ((long)head * a.cols + column) * STATE_ROWS + (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
+        return a.state + slot * a.slot + ((long)head * a.cols + column) * STATE_ROWS +
+               (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
     }
 
     // Zeros if there is no slot.
@@ -64,7 +68,9 @@ struct StateColumns {
                     v[c][quad][0] = x.x, v[c][quad][1] = x.y, v[c][quad][2] = x.z, v[c][quad][3] = x.w;
                 } else {
 #pragma unroll
-                    for (int i = 0; i < 4; i++) v[c][quad][i] = has && i < rows_in(quad) ? load_float(at(a, slot, head, column + c, quad) + i) : 0.f;
+                    for (int i = 0; i < 4; i++)
+                        v[c][quad][i] =
+                            has && i < rows_in(quad) ? load_float(at(a, slot, head, column + c, quad) + i) : 0.f;
                 }
             }
     }
@@ -108,15 +114,18 @@ struct StateColumns {
 #pragma unroll
             for (int quad = 0; quad < QUADS; quad++) {
                 float (&x)[4] = v[c][quad];
-                x[0] = __fmaf_rn(decay, x[0], row[quad].x * added[c]), x[1] = __fmaf_rn(decay, x[1], row[quad].y * added[c]);
-                x[2] = __fmaf_rn(decay, x[2], row[quad].z * added[c]), x[3] = __fmaf_rn(decay, x[3], row[quad].w * added[c]);
+                x[0] = __fmaf_rn(decay, x[0], row[quad].x * added[c]),
+                x[1] = __fmaf_rn(decay, x[1], row[quad].y * added[c]);
+                x[2] = __fmaf_rn(decay, x[2], row[quad].z * added[c]),
+                x[3] = __fmaf_rn(decay, x[3], row[quad].w * added[c]);
             }
     }
 };
 
-// A warp's pieces of a row of keys or queries. Lanes without rows load others and drop them: behind a branch, a load would be waited for
-// before the next one begins.
-template <bool TAGS, bool ALIGNED> DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, u32 mask) {
+// A warp's pieces of a row of keys or queries. Lanes without rows load others and drop them: behind a branch, a load
+// would be waited for before the next one begins.
+template <bool TAGS, bool ALIGNED>
+DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, u32 mask) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) {
         int first = (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
@@ -144,7 +153,8 @@ DEVICE float product_of(const float4 (&x)[QUADS], const float4 (&y)[QUADS]) {
 }
 
 // The first token of a slice on some columns of a head, by a warp. Its values may have tags (TAGS).
-template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& a, const SliceState& s, int head, int first, u32 epoch) {
+template <bool DELTA, bool TAGS>
+DEVICE void advance_token(const RecurrentArgs& a, const SliceState& s, int head, int first, u32 epoch) {
     int lane = threadIdx.x % 32, part = lane % STATE_LANES, column = first + lane / STATE_LANES * 2;
     StateColumns state;
     state.load(a, s.read, head, column);
@@ -154,7 +164,8 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
     int key_head = key_head_of(a, head);
     float4 key[QUADS], query[QUADS];
     float gate, beta = 0, value[2];
-    const float *gate_at = row_of(a.gate, s.first) + head, *beta_at = row_of(a.beta, s.first) + head, *values = x + a.value_at + head * a.cols;
+    const float *gate_at = row_of(a.gate, s.first) + head, *beta_at = row_of(a.beta, s.first) + head,
+                *values = x + a.value_at + head * a.cols;
     auto load = [&](auto aligned) { // all at once: each load takes long
         TaggedLoads<TAGS> loads = {epoch, 0};
         gate = loads.one(gate_at, a.gate.mask);
@@ -174,7 +185,8 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
     float2 gates = gates_of<DELTA>(weights, gate, beta);
     float known[2] = {}, sum[2] = {}, key_factor = 1, query_factor = 1, product = product_of(key, query);
     if (DELTA) {
-        key_factor = key_factor_of(product_of(key, key), a.eps), query_factor = query_factor_of(product_of(query, query), a.eps);
+        key_factor = key_factor_of(product_of(key, key), a.eps),
+        query_factor = query_factor_of(product_of(query, query), a.eps);
         state.dot(known, key);
     }
     state.dot(sum, query);
@@ -187,6 +199,8 @@ template <bool DELTA, bool TAGS> DEVICE void advance_token(const RecurrentArgs& 
         added[c] = key_factor * d;
     }
     state.add(decay, key, added);
-    if (part < 2 && column + part < a.cols) store_tagged(row_of(a.y, s.first) + head * a.cols + column + part, part ? y[1] : y[0], TAGS ? a.y.mask : 0, epoch);
+    if (part < 2 && column + part < a.cols)
+        store_tagged(row_of(a.y, s.first) + head * a.cols + column + part, part ? y[1] : y[0], TAGS ? a.y.mask : 0,
+                     epoch);
     state.store(a, s.write, head, column);
 }

@@ -1,5 +1,6 @@
-// Recurrent phases of a fused step of one token, and norm, gate and rotation of its row if they are no part of a linear (linear.cuh).
-// Blocks share columns and heads. They equal the kernels of launches (convolve.cu, recurrent.cu, transform.cu).
+// Recurrent phases of a fused step of one token, and norm, gate and rotation of its row if they are no part of a linear
+// (linear.cuh). Blocks share columns and heads. They equal the kernels of launches (convolve.cu, recurrent.cu,
+// transform.cu).
 //
 // Defined by the host: RECURRENT (whether there are such phases), STATE_ROWS.
 
@@ -42,10 +43,10 @@ APART void step_matrices(const Phase& phase, int block, int blocks) {
     }
 }
 
-// A block makes two chunks of the result, each by half of its warps: these have the pieces of CHUNK columns that the chunk is made from,
-// four columns per lane, mix the columns of a piece, and pass them through shared memory (ARENA, which belongs to the phase). All warps add
-// the squares of the row. What does not need x is done before x is waited for, in few instructions: code that runs once per phase takes the
-// time of loading it.
+// A block makes two chunks of the result, each by half of its warps: these have the pieces of CHUNK columns that the
+// chunk is made from, four columns per lane, mix the columns of a piece, and pass them through shared memory (ARENA,
+// which belongs to the phase). All warps add the squares of the row. What does not need x is done before x is waited
+// for, in few instructions: code that runs once per phase takes the time of loading it.
 APART void step_transform(const TransformArgs& a, float* scratch, int block, int blocks) {
     constexpr int PIECES = TRANSFORM_SPAN / CHUNK;
     static_assert(ARENA >= 2 * TRANSFORM_SPAN * 4, "two spans are in shared memory");
@@ -55,13 +56,15 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
     if (a.outputs_only && info.outputs == 0) return;
     const float* x = row_of(a.x, a.gather ? info.output_row[0] : 0);
     bool has_norm = a.norm.kind != NORM_NONE, of_row = has_norm && a.group == a.width;
-    int thread = fixed_thread(), lane = thread % 32, piece = thread / 32 % PIECES, second = thread / 32 / PIECES, in_chunk = thread % (PIECES * 32);
+    int thread = fixed_thread(), lane = thread % 32, piece = thread / 32 % PIECES, second = thread / 32 / PIECES,
+        in_chunk = thread % (PIECES * 32);
     float* span = (float*)(shared + AT_ARENA) + second * TRANSFORM_SPAN;
     int pieces = max(1, a.block / CHUNK); // a power of two
     float scale = a.block ? rsqrtf((float)a.block) : 1.f;
 #pragma unroll 1
     for (int pair = place_among(a.first_block, block, blocks); pair * 2 * CHUNK < a.width; pair += blocks) {
-        int chunk = 2 * pair + second, own = chunk & pieces - 1, column = (chunk - own + piece) * CHUNK + lane * 4, result = chunk * CHUNK + in_chunk;
+        int chunk = 2 * pair + second, own = chunk & pieces - 1, column = (chunk - own + piece) * CHUNK + lane * 4,
+            result = chunk * CHUNK + in_chunk;
         bool has = piece < pieces && column < a.width;
         int from = !has || a.inverse ? min(column, a.width - 4) : place_of(a, column);
         Awaited<1> value, gate;
@@ -80,12 +83,15 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
         if (of_row) {
             float sum = 0;
 #pragma unroll 1
-            for (int k = thread * 4; k - thread * 4 < a.width; k += 3 * THREADS * 4) { // the lanes of a warp wait together
-                float4 v[4]; // of the row, and the thread's own columns
-                awaited_quads(v, [&](int n) { return x + (n == 3 ? from : min(k + n * THREADS * 4, a.width - 4)); }, mask, epoch);
+            for (int k = thread * 4; k - thread * 4 < a.width;
+                 k += 3 * THREADS * 4) { // the lanes of a warp wait together
+                float4 v[4];             // of the row, and the thread's own columns
+                awaited_quads(
+                    v, [&](int n) { return x + (n == 3 ? from : min(k + n * THREADS * 4, a.width - 4)); }, mask, epoch);
 #pragma unroll
                 for (int n = 0; n < 3; n++)
-                    if (k + n * THREADS * 4 < a.width) sum += v[n].x * v[n].x + v[n].y * v[n].y + (v[n].z * v[n].z + v[n].w * v[n].w);
+                    if (k + n * THREADS * 4 < a.width)
+                        sum += v[n].x * v[n].x + v[n].y * v[n].y + (v[n].z * v[n].z + v[n].w * v[n].w);
                 value.bits[0] = __float_as_uint(v[3].x), value.bits[1] = __float_as_uint(v[3].y);
                 value.bits[2] = __float_as_uint(v[3].z), value.bits[3] = __float_as_uint(v[3].w);
             }
@@ -125,13 +131,16 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
 #pragma unroll
             for (int i = 0; i < 4; i++) v[i] = __shfl_xor_sync(0xffffffff, v[i], step) + (lane & step ? -v[i] : v[i]);
         }
-        *(float4*)(span + piece * CHUNK + lane * 4) = {v[0], v[1], v[2], v[3]}; // zeros of pieces that the chunk is not made from
+        *(float4*)(span + piece * CHUNK + lane * 4) = {v[0], v[1], v[2],
+                                                       v[3]}; // zeros of pieces that the chunk is not made from
         sync_threads<THREADS>();
         if (in_chunk < CHUNK) { // a column each
-            u32 minus = (u32)(0x963c5af066ccaa00ull >> 8 * own); // bit j: whether j and own have an odd number of common bits
+            u32 minus =
+                (u32)(0x963c5af066ccaa00ull >> 8 * own); // bit j: whether j and own have an odd number of common bits
             float y[2] = {0, 0};
 #pragma unroll
-            for (int j = 0; j < PIECES; j++) y[j % 2] += __uint_as_float(__float_as_uint(span[j * CHUNK + in_chunk]) ^ (minus >> j << 31));
+            for (int j = 0; j < PIECES; j++)
+                y[j % 2] += __uint_as_float(__float_as_uint(span[j * CHUNK + in_chunk]) ^ (minus >> j << 31));
             if (result < a.width) store_tagged(a.y.at + to, (y[0] + y[1]) * sign, a.y.mask, epoch);
         }
         if ((pair + blocks) * 2 * CHUNK < a.width) sync_threads<THREADS>(); // the memory is used again

@@ -8,10 +8,11 @@
 //     sort by (w descending, id ascending); keep the first top_k;                           sample_draw, the last block
 //     keep the first whose sum reaches ceil(top_p * sum(w))
 //     in the order of the ids, take the one at which the running sum passes floor(draw * sum(w))
-// Sums and counts are integers: they are the same in any order. The cut is a weight and the number of tokens of exactly this
-// weight that are kept, the lowest ids first; it is found digit by digit, without sorting.
+// Sums and counts are integers: they are the same in any order. The cut is a weight and the number of tokens of exactly
+// this weight that are kept, the lowest ids first; it is found digit by digit, without sorting.
 //
-// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). The last block of a row to finish continues alone.
+// Grid of both kernels: (blocks of BLOCK_IDS ids, rows from `first` on). The last block of a row to finish continues
+// alone.
 
 #include "base/common.cuh"
 #include "host/shared.cuh"
@@ -209,10 +210,13 @@ struct Search {
     u32 digit;
 };
 
-struct Found { u32 weight; Tally above; };
+struct Found {
+    u32 weight;
+    Tally above;
+};
 
-// The highest weight at which the tokens of this weight or more reach `want`, by number or by weight, and the tally above
-// it; weight 0 if all together do not. The caller knows that it is at least `least`, or 0.
+// The highest weight at which the tokens of this weight or more reach `want`, by number or by weight, and the tally
+// above it; weight 0 if all together do not. The caller knows that it is at least `least`, or 0.
 DEVICE Found find(const RowWeights& row, Search& s, bool by_weight, u64 want, u32 least) {
     Found at = {0, {0, 0}};
 #pragma unroll 1
@@ -222,7 +226,7 @@ DEVICE Found find(const RowWeights& row, Search& s, bool by_weight, u64 want, u3
         // digit 0 is what remains if the others do not suffice: most tokens have it and need not be visited
         u32 from = max(at.weight + (1u << shift), least);
         u32 end = shift == 20 ? 0xffffffffu : at.weight + (1u << (shift + 10));
-        row.visit(from, [&](int, const u32 (&words)[4]) {
+        row.visit(from, [&](int, const u32(&words)[4]) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 u32 w = words[i];
@@ -255,9 +259,7 @@ struct Cut {
 };
 
 // What one token adds: its weight if it is above the cut, or a tie.
-DEVICE Tally tally(const Cut& cut, u32 w) {
-    return {w > cut.weight ? w : 0u, w == cut.weight && w > 0 ? 1u : 0u};
-}
+DEVICE Tally tally(const Cut& cut, u32 w) { return {w > cut.weight ? w : 0u, w == cut.weight && w > 0 ? 1u : 0u}; }
 
 // Top-k, then top-p of the tokens that top-k keeps.
 DEVICE Cut find_cut(const RowWeights& weights, Search& s, const SampleRow& row, u64 total) {
@@ -329,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(SAMPLE_THREADS, 1) sample_draw(cons
     if (cut.weight > 0) {
         for (int i = threadIdx.x; i < runs; i += SAMPLE_THREADS)
             if (peaks[i] < cut.weight) sums[i] = 0, ties[i] = 0;
-        all.visit(cut.weight, [&](int run, const u32 (&words)[4]) {
+        all.visit(cut.weight, [&](int run, const u32(&words)[4]) {
             Tally t = {0, 0};
 #pragma unroll
             for (int i = 0; i < 4; i++) t = t + tally(cut, words[i]);

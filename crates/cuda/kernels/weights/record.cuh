@@ -1,13 +1,14 @@
 // The layout of weights on the device.
 //
-// A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g + 8][columns 4 q,
-// 4 q + 2, 4 q + 1, 4 q + 3]. Codes are signed, at the top of their byte: BITS in the
-// first plane, LOW more in a second. Those of two bits are stored plus 2 (RAISED). Column 32 s + 16 h + 4 q + i of a chunk is byte i of step s, half h of lane q, as the
-// matrix unit takes it. A lane has rows g and g + 8, the words of one after those of the other, or by turns in planes of two bits; a warp reads 16 bytes per lane at a time. After the codes come the
+// A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g +
+// 8][columns 4 q, 4 q + 2, 4 q + 1, 4 q + 3]. Codes are signed, at the top of their byte: BITS in the first plane, LOW
+// more in a second. Those of two bits are stored plus 2 (RAISED). Column 32 s + 16 h + 4 q + i of a chunk is byte i of
+// step s, half h of lane q, as the matrix unit takes it. A lane has rows g and g + 8, the words of one after those of
+// the other, or by turns in planes of two bits; a warp reads 16 bytes per lane at a time. After the codes come the
 // scales, a pair of halves (rows g and g + 8) per group, and as many offsets if the format has them.
 //
-// 1-bit weights are multiplied as bits (SIGNS) and have another layout. A word has the bits of 32 neighbouring columns: bit 7 - j of
-// byte i is column 8 i + j. Lane q has the columns from 32 q on.
+// 1-bit weights are multiplied as bits (SIGNS) and have another layout. A word has the bits of 32 neighbouring columns:
+// bit 7 - j of byte i is column 8 i + j. Lane q has the columns from 32 q on.
 
 #pragma once
 
@@ -20,16 +21,19 @@ template <int BITS_, int LOW_, int GROUP_, bool OFFSETS_> struct Format {
     static constexpr bool FLOATS = BITS == 16; // no codes: halves, see RowHalves
     static constexpr int SCALES_AT = 256 * (BITS + LOW), OFFSETS_AT = SCALES_AT + 32 * GROUPS;
     static constexpr int BYTES = SCALES_AT + (FLOATS ? 0 : 32 * GROUPS * (OFFSETS ? 2 : 1));
-    static constexpr bool SIGNS = BITS == 1; // a set bit is -1
+    static constexpr bool SIGNS = BITS == 1;              // a set bit is -1
     static constexpr bool RAISED = BITS == 2 && LOW == 0; // codes are stored plus 2
-    static constexpr bool PLACED = (SIGNS || RAISED) && !OFFSETS && GROUPS == 1; // codes can be multiplied where they are (placed.cuh)
+    static constexpr bool PLACED =
+        (SIGNS || RAISED) && !OFFSETS && GROUPS == 1; // codes can be multiplied where they are (placed.cuh)
     static constexpr int UNIT = SIGNS || FLOATS ? 1 : 1 << (8 - BITS - LOW); // the byte that a code of one is
 };
 
 // The format of index N, as the host numbers them.
 template <int N> struct FormatOf;
-#define DEFINE(n, bits, low, group, offsets, bytes)                              \
-    template <> struct FormatOf<n> { typedef Format<bits, low, group, offsets> Is; }; \
+#define DEFINE(n, bits, low, group, offsets, bytes)   \
+    template <> struct FormatOf<n> {                  \
+        typedef Format<bits, low, group, offsets> Is; \
+    };                                                \
     static_assert(FormatOf<n>::Is::BYTES == bytes, "a record has the size that the host packs");
 FORMATS(DEFINE)
 #undef DEFINE
@@ -46,7 +50,8 @@ template <int B> DEVICE void load_plane(u32 (&words)[2][B], const u8* plane, int
             uint4 v = *(const uint4*)(plane + m * 512 + lane * 16);
             u32 four[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-            for (int i = 0; i < 4; i++) words[B == 2 ? i % 2 : (m * 4 + i) / B][B == 2 ? i / 2 : (m * 4 + i) % B] = four[i];
+            for (int i = 0; i < 4; i++)
+                words[B == 2 ? i % 2 : (m * 4 + i) / B][B == 2 ? i / 2 : (m * 4 + i) % B] = four[i];
         }
     }
 }
@@ -86,7 +91,9 @@ template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
     int g = row % 8, second = row / 8, s = k / 32, half = k / 16 % 2, q = k / 4 % 4, i = k % 4, j = 2 * s + half;
     int lane = g * 4 + q;
     if constexpr (F::SIGNS) {
-        auto bit = [&](int word) { return (int)(*(const u32*)(record + word * 4 + second * 4) >> (k % 32 / 8 * 8 + 7 - k % 8) & 1); };
+        auto bit = [&](int word) {
+            return (int)(*(const u32*)(record + word * 4 + second * 4) >> (k % 32 / 8 * 8 + 7 - k % 8) & 1);
+        };
         int code = 1 - 2 * bit((g * 4 + k / 32) * 2);
         u32 scale = ((const u32*)(record + F::SCALES_AT))[g * F::GROUPS + k / F::GROUP];
         return code * (second ? high_half(scale) : low_half(scale));
@@ -118,6 +125,8 @@ template <class F> DEVICE float coded_weight(const u8* record, int row, int k) {
 
 // One weight of a record: for embeddings.
 template <class F> DEVICE float weight_of(const u8* record, int row, int k) {
-    if constexpr (F::FLOATS) return to_float(*(const u16*)(record + (k / 16 * 32 + row % 8 * 4 + k / 4 % 4) * 16 + row / 8 * 8 + (k % 2 * 2 + k / 2 % 2) * 2));
+    if constexpr (F::FLOATS)
+        return to_float(*(const u16*)(record + (k / 16 * 32 + row % 8 * 4 + k / 4 % 4) * 16 + row / 8 * 8 +
+                                      (k % 2 * 2 + k / 2 % 2) * 2));
     else return coded_weight<F>(record, row, k);
 }

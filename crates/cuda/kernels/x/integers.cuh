@@ -1,9 +1,10 @@
 // x as integers for the matrix unit: their layout, and how it is written.
 //
-// They have 16 bits and a scale per chunk. The high and the low byte are neighbouring columns of b, so that lanes q = 0 get the
-// sums of both for their rows.
+// They have 16 bits and a scale per chunk. The high and the low byte are neighbouring columns of b, so that lanes q = 0
+// get the sums of both for their rows.
 //
-// For codes of two bits in their places (placed.cuh), every second sixteen is times 4. For those of many tiles, planes are in fields of two bits (FieldsX).
+// For codes of two bits in their places (placed.cuh), every second sixteen is times 4. For those of many tiles, planes
+// are in fields of two bits (FieldsX).
 
 #pragma once
 
@@ -22,22 +23,26 @@ DEVICE void load_x(u32 (&b)[8], const u8* chunk, int lane) {
     }
 }
 
-// What a lane adds of the numbers of bits that planes and rows g and g + 8 have in common: c[0] is of planes 2 q and 2 q + 1, c[1] of those 8
-// above.
+// What a lane adds of the numbers of bits that planes and rows g and g + 8 have in common: c[0] is of planes 2 q and 2
+// q + 1, c[1] of those 8 above.
 DEVICE void weighted_counts(float (&sums)[2], const int (&c)[2][4], int lane) {
     int top = lane % 4 == 3 ? -512 : 512;
     sums[0] = (float)(c[0][0] + 2 * c[0][1] + 256 * c[1][0] + top * c[1][1]);
     sums[1] = (float)(c[0][2] + 2 * c[0][3] + 256 * c[1][2] + top * c[1][3]);
 }
-DEVICE float weight_of_planes(int lane) { return lane % 4 == 0 ? 1.f : lane % 4 == 1 ? 4.f : lane % 4 == 2 ? 16.f : 64.f; }
+DEVICE float weight_of_planes(int lane) {
+    return lane % 4 == 0 ? 1.f : lane % 4 == 1 ? 4.f : lane % 4 == 2 ? 16.f : 64.f;
+}
 
 // x for codes of one bit: bit planes of 15-bit integers, [plane % 8][q][plane / 8] words; plane 15 repeats plane
 // 14, which makes them 16-bit integers.
 //
-// The sum of u x over codes u of one bit is the sum over planes p of 2^p (the last one -2^15) times the number of bits that
-// u and the plane have in common. A weight is 1 - 2 u, so the sum of x is needed too: it is that of a row whose bits are all set.
+// The sum of u x over codes u of one bit is the sum over planes p of 2^p (the last one -2^15) times the number of bits
+// that u and the plane have in common. A weight is 1 - 2 u, so the sum of x is needed too: it is that of a row whose
+// bits are all set.
 //
-// A lane gets planes 2q and 2q + 1 of both halves of the integers for its rows; the lanes of a quad are added at the end.
+// A lane gets planes 2q and 2q + 1 of both halves of the integers for its rows; the lanes of a quad are added at the
+// end.
 template <class F> struct PlanesX {
     static_assert(F::GROUPS == 1 || !F::SIGNS, "all columns of a chunk have one scale");
     static constexpr int REGISTERS = 4;
@@ -59,16 +64,18 @@ template <class F> struct PlanesX {
         for (int half = 0; half < 2; half++) count_common(c[half], words.x, words.y, planes[half]);
         weighted_counts(sums, c, lane);
     }
-    DEVICE void count(float (&sums)[2], const u8* record, int lane) const { count(sums, *(const uint2*)(record + lane * 8), lane); }
+    DEVICE void count(float (&sums)[2], const u8* record, int lane) const {
+        count(sums, *(const uint2*)(record + lane * 8), lane);
+    }
 };
 
-// x for codes of two bits that are multiplied as bits: in fields of two bits, each opposite a code. The low bit of a code is multiplied with plane p, its
-// high bit with plane p - 1 of the same column: both count 2^p. There is no plane below 0, and plane 15 of 2 x is the sign of x. A weight is a code
-// minus 2.
+// x for codes of two bits that are multiplied as bits: in fields of two bits, each opposite a code. The low bit of a
+// code is multiplied with plane p, its high bit with plane p - 1 of the same column: both count 2^p. There is no plane
+// below 0, and plane 15 of 2 x is the sign of x. A weight is a code minus 2.
 //
-// Integers become operands in two steps, both by the warp that multiplies with them. `put` stores them reversed, so that plane p - 1 is above
-// plane p: [q][j][2] words, of columns 16 j + 4 q and two further, and of the columns after them. `convert` replaces them by
-// [lane][low and high planes][2 words of codes], and [q] of `by` and `sum`.
+// Integers become operands in two steps, both by the warp that multiplies with them. `put` stores them reversed, so
+// that plane p - 1 is above plane p: [q][j][2] words, of columns 16 j + 4 q and two further, and of the columns after
+// them. `convert` replaces them by [lane][low and high planes][2 words of codes], and [q] of `by` and `sum`.
 struct FieldsX {
     static constexpr int BYTES = FIELDS_BYTES; // of a chunk
     static_assert(BYTES == 32 * 16 + 4 * 8, "operands of all lanes, and two floats per q");
@@ -80,7 +87,8 @@ struct FieldsX {
     static DEVICE void put(u8* chunk, int part, const float (&x)[8], float by) {
         u32 v[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = __float_as_uint(x[i] * by + 12582912.f); // the low half is the nearest integer
+        for (int i = 0; i < 8; i++)
+            v[i] = __float_as_uint(x[i] * by + 12582912.f); // the low half is the nearest integer
 #pragma unroll
         for (int n = 0; n < 8; n += 4) {
             auto reversed = [&](int i) { return __brev(__byte_perm(v[n + i + 2], v[n + i], 0x5410)); };
@@ -91,8 +99,8 @@ struct FieldsX {
     template <class F> static DEVICE void convert(u8* chunk, float scale, int lane) {
         static_assert(F::RAISED && F::PLACED, "codes of two bits, stored plus 2");
         int g = lane / 4, q = lane % 4;
-        // planes g + 7 and g + 8, then g - 1 and g, of the first of four columns in bytes 0 and 1 of a word, of the third in bytes 2 and 3; the others
-        // in the second word
+        // planes g + 7 and g + 8, then g - 1 and g, of the first of four columns in bytes 0 and 1 of a word, of the
+        // third in bytes 2 and 3; the others in the second word
         u32 fields[2][2] = {};
 #pragma unroll
         for (int m = 0; m < 4; m++) {
@@ -127,15 +135,20 @@ struct FieldsX {
     DEVICE void count(float (&sums)[2], uint4 words, int lane) const {
         int c[2][4] = {};
 #pragma unroll
-        for (int half = 0; half < 2; half++) count_common(c[half], words.x, words.y, words.z, words.w, planes[half][0], planes[half][1]);
+        for (int half = 0; half < 2; half++)
+            count_common(c[half], words.x, words.y, words.z, words.w, planes[half][0], planes[half][1]);
         weighted_counts(sums, c, lane);
     }
-    DEVICE void count(float (&sums)[2], const u8* record, int lane) const { count(sums, *(const uint4*)(record + lane * 16), lane); }
+    DEVICE void count(float (&sums)[2], const u8* record, int lane) const {
+        count(sums, *(const uint4*)(record + lane * 16), lane);
+    }
 };
 
 // The integer of the largest value of a chunk: one bit less for bit planes, see PlanesX.
 constexpr float BYTES_MOST = 32512.f, PLANES_MOST = 16256.f;
-DEVICE constexpr float most_of(XOrder order) { return order == X_PLANES || order == X_FIELDS ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST; }
+DEVICE constexpr float most_of(XOrder order) {
+    return order == X_PLANES || order == X_FIELDS ? PLANES_MOST : order == X_PLACED ? BYTES_MOST / 4 : BYTES_MOST;
+}
 
 // The factor from values to integers, and the scale of the integers; values below 1e-30 become 0.
 DEVICE float to_integers(float most, float becomes) { return most > 1e-30f ? becomes * reciprocal(most) : 0.f; }
@@ -145,7 +158,8 @@ DEVICE float x_scale_of(float most, float becomes) { return most * (1.f / become
 DEVICE int x_words(u32& high, u32& low, const float* x, float by) {
     u32 v[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = __float_as_uint(x[i] * by + (12582912.f + 32768.f)); // the low half is the nearest integer + 0x8000
+    for (int i = 0; i < 4; i++)
+        v[i] = __float_as_uint(x[i] * by + (12582912.f + 32768.f)); // the low half is the nearest integer + 0x8000
     u32 first = __byte_perm(v[0], v[1], 0x5410), second = __byte_perm(v[2], v[3], 0x5410);
     low = __byte_perm(first, second, 0x6420);
     high = __byte_perm(first + 0x00800080u, second + 0x00800080u, 0x7531) ^ 0x80808080u;
@@ -169,7 +183,8 @@ DEVICE int store_x(u8* chunk, int part, const float (&x)[8], float by) {
 // Of X_PLACED: what codes that are stored plus 2 add to a sum, for the sum of a chunk's integers. Codes are times 64.
 DEVICE float excess_of(float x_scale, float sum) { return -128.f * x_scale * sum; }
 
-// Transposes 8 by 8 bits whose rows are bytes 0 to 3 of x and y: byte 3 of x gets the top bits, in the order of the rows.
+// Transposes 8 by 8 bits whose rows are bytes 0 to 3 of x and y: byte 3 of x gets the top bits, in the order of the
+// rows.
 DEVICE void transpose_bits(u32& x, u32& y) {
     u32 t;
     t = (x ^ x >> 7) & 0x00aa00aau, x ^= t ^ t << 7;
@@ -181,15 +196,15 @@ DEVICE void transpose_bits(u32& x, u32& y) {
     x = t;
 }
 
-// Two lanes exchange halves of their words: the other lane gets the bytes that `send` selects of a and b, and the bytes that
-// come back replace them.
+// Two lanes exchange halves of their words: the other lane gets the bytes that `send` selects of a and b, and the bytes
+// that come back replace them.
 DEVICE void exchange(u32& a, u32& b, int lanes, u32 send, u32 keep_a, u32 keep_b) {
     u32 back = __shfl_xor_sync(0xffffffff, __byte_perm(a, b, send), lanes);
     a = __byte_perm(a, back, keep_a), b = __byte_perm(b, back, keep_b);
 }
 
-// As store_x, into bit planes. A thread's eight values are one byte of each plane; four threads exchange bytes, so that each
-// has whole words of four planes. All threads of a warp must call it; only a `real` one writes.
+// As store_x, into bit planes. A thread's eight values are one byte of each plane; four threads exchange bytes, so that
+// each has whole words of four planes. All threads of a warp must call it; only a `real` one writes.
 DEVICE void store_planes(bool real, u8* chunk, int part, const float (&x)[8], float most) {
     float by = to_integers(most, PLANES_MOST);
     int v[8], n = part % 4, q = part / 4;

@@ -31,7 +31,8 @@ template <class L> DEVICE constexpr XOrder x_order() {
 static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
 constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per tile; the padding keeps tiles in different banks
 
-// Stores eight values of x, the `part`-th eight of a chunk, as integers in shared memory; sixteen neighbouring threads have a chunk.
+// Stores eight values of x, the `part`-th eight of a chunk, as integers in shared memory; sixteen neighbouring threads
+// have a chunk.
 template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, int part, const float (&v)[8]) {
     int sum = 0;
     float most = 0;
@@ -63,11 +64,14 @@ template <XOrder ORDER> DEVICE void put_x(bool real, const X& x, int chunk, int 
 }
 
 // Prepares the warp's chunks of x, two at a time, times the norm's weights; the norm's factor is applied at the end.
-template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch, int lane, int warp) {
+template <class L>
+DEVICE void prepare_x(const LinearArgs& a, const Info& info, const X& x, u32 epoch, int lane, int warp) {
     auto chunk_of = [&](int round) { return (round + lane / 16) * WARPS + warp; };
     auto real = [&](int round) { return (L::FULL && L::ROUNDS % 2 == 0) || chunk_of(round) < L::CHUNKS; };
     auto chunk_in_matrix = [&](int round) { return L::MIX ? chunk_of(round) % L::MATRIX_CHUNKS : chunk_of(round); };
-    auto chosen_of = [&](int round) { return L::MIX ? chunk_of(round) / L::MATRIX_CHUNKS : 0; }; // mixed: the index of the chunk's expert
+    auto chosen_of = [&](int round) {
+        return L::MIX ? chunk_of(round) / L::MATRIX_CHUNKS : 0;
+    }; // mixed: the index of the chunk's expert
     auto column_in_matrix = [&](int round) { return chunk_in_matrix(round) * 128 + lane % 16 * 8; };
     auto column = [&](int round) { return chosen_of(round) * L::COLS + column_in_matrix(round); };
     auto there = [&](int round) { return real(round) && (L::COLS % 128 == 0 || column_in_matrix(round) < L::COLS); };
@@ -75,13 +79,15 @@ template <class L> DEVICE void prepare_x(const LinearArgs& a, const Info& info, 
         int i = min(chosen_of(round), L::USED - 1), expert = choice_of_step().expert[i];
         return choice_of_step().weight[i] * (L::SCALE && a.part[0].scale ? a.part[0].scale[expert] : 1.f);
     };
-    const float *from = row_of(a.x, L::GATHER ? info.output_row[0] : 0), *norm_weight = a.norm.weight; // in registers: phases are in shared memory
+    const float *from = row_of(a.x, L::GATHER ? info.output_row[0] : 0),
+                *norm_weight = a.norm.weight; // in registers: phases are in shared memory
     float squares = 0;
     Awaited<2> awaited;
     float4 w[2];
     auto load = [&](int round) {
         int k = column(round);
-        if (L::NORM && there(round)) w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
+        if (L::NORM && there(round))
+            w[0] = *(const float4*)(norm_weight + k), w[1] = *(const float4*)(norm_weight + k + 4);
         if (there(round)) awaited.load(from + k);
         else awaited.zero(epoch);
     };
@@ -114,7 +120,8 @@ template <class L> DEVICE void finish_x(const X& x, int lane, int warp) {
     __syncwarp();
     if constexpr (x_order<L>() == X_FIELDS) {
 #pragma unroll 1
-        for (int chunk = warp; chunk < L::CHUNKS; chunk += WARPS) FieldsX::convert<typename L::A::F>(x.bytes + chunk * FieldsX::BYTES, x.scales[chunk], lane);
+        for (int chunk = warp; chunk < L::CHUNKS; chunk += WARPS)
+            FieldsX::convert<typename L::A::F>(x.bytes + chunk * FieldsX::BYTES, x.scales[chunk], lane);
         __syncwarp();
     }
 }

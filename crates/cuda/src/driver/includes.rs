@@ -2,10 +2,18 @@
 
 /// The text of a file: each line `#include "path"` becomes the text of the file that `read` has there, the first time that it is
 /// included, and nothing later. Line directives name the file of each line.
-pub(super) fn resolved(path: &str, read: impl Fn(&str) -> Option<String>) -> Result<String, String> {
+pub(super) fn resolved(path: &str, read: impl Fn(&str) -> Option<String>) -> Result<Resolved, String> {
     let mut includes = Includes { read, open: vec![], done: vec![], text: String::new() };
     includes.add(path)?;
-    Ok(includes.text)
+    Ok(Resolved { text: includes.text, files: includes.done })
+}
+
+/// A file with those that it includes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Resolved {
+    pub(super) text: String,
+    /// All of them: each after those that it includes.
+    pub(super) files: Vec<String>,
 }
 
 struct Includes<R> {
@@ -57,9 +65,10 @@ mod tests {
             ("b", "#pragma once\n#include \"c\"\nint b;\n"),
             ("c", "int c;\n"),
         ];
-        let text = resolved("a", |path| read(&files, path)).unwrap();
+        let Resolved { text, files } = resolved("a", |path| read(&files, path)).unwrap();
         let want = "#line 1 \"a\"\n// a\n#line 1 \"b\"\n\n#line 1 \"c\"\nint c;\n#line 3 \"b\"\nint b;\n#line 3 \"a\"\n\nint a;\n";
         assert_eq!(text, want);
+        assert_eq!(files, ["c", "b", "a"]);
     }
 
     #[test]

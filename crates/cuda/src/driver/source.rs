@@ -1,6 +1,6 @@
 //! The programs that are compiled, and their complete text: definitions, then a file of `kernels` with all that it includes.
 
-use super::includes::resolved;
+use super::includes::{Resolved, resolved};
 use crate::shared;
 
 /// A kernel source.
@@ -65,24 +65,40 @@ impl Source {
 
     /// The complete text with these definitions. If the files include each other in a circle, it is an error of the compiler.
     pub(crate) fn with(self, defines: &[Define]) -> String {
-        let defined: String =
-            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
-        let tokens = defines.iter().find(|(name, _)| *name == TILE_TOKENS);
-        let tokens = tokens.and_then(|(_, tokens)| tokens.parse().ok());
-        let read = |path: &str| match path {
-            "host/shared.cuh" => Some(shared::header()),
-            "host/wgmma.cuh" => Some(tokens.map(shared::wgmma_text).unwrap_or_default()),
-            _ => kernel_file(path).map(str::to_string),
-        };
-        let text = resolved(self.file(), read).unwrap_or_else(|why| format!("#error {why}\n"));
-        defined + &text
+        let text = self.resolved(defines).map_or_else(|why| format!("#error {why}\n"), |files| files.text);
+        c_defines(defines) + &text
     }
+
+    fn resolved(self, defines: &[Define]) -> Result<Resolved, String> {
+        let read = |path: &str| {
+            let host = HOST_FILES.into_iter().find(|file| *file == path);
+            host.map(|file| host_text(file, defines)).or_else(|| kernel_file(path).map(str::to_string))
+        };
+        resolved(self.file(), read)
+    }
+}
+
+/// Definitions in C.
+fn c_defines(defines: &[Define]) -> String {
+    defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect()
+}
+
+/// Files that kernels include and the host writes: what both share, and the products of a warpgroup.
+pub(crate) const HOST_FILES: [&str; 2] = ["host/shared.cuh", "host/wgmma.cuh"];
+
+/// The text of such a file in a program with these definitions.
+fn host_text(file: &str, defines: &[Define]) -> String {
+    if file == HOST_FILES[0] {
+        return shared::header();
+    }
+    let tokens = defines.iter().find(|(name, _)| *name == TILE_TOKENS);
+    tokens.and_then(|(_, tokens)| tokens.parse().ok()).map(shared::wgmma_text).unwrap_or_default()
 }
 
 macro_rules! kernel_files {
     ($($path:literal)+) => {
         /// The files of `kernels`, by their paths in it.
-        const FILES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../../kernels/", $path)))),+];
+        pub(crate) const FILES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../../kernels/", $path)))),+];
     };
 }
 kernel_files! {
@@ -159,6 +175,26 @@ impl KernelSource {
     /// The complete text.
     pub(crate) fn text(&self) -> String {
         self.source.with(&self.defines)
+    }
+
+    /// Its file in `kernels`.
+    pub(crate) fn file(&self) -> &'static str {
+        self.source.file()
+    }
+
+    /// Its files, each after those that it includes.
+    pub(crate) fn files(&self) -> Result<Vec<String>, String> {
+        self.source.resolved(&self.defines).map(|resolved| resolved.files)
+    }
+
+    /// Its definitions in C.
+    pub(crate) fn c_defines(&self) -> String {
+        c_defines(&self.defines)
+    }
+
+    /// The text of a file that the host writes.
+    pub(crate) fn host_text(&self, file: &str) -> String {
+        host_text(file, &self.defines)
     }
 }
 

@@ -130,8 +130,8 @@ pub(super) fn c_size(name: &str, bytes: usize) -> String {
     format!("static_assert(sizeof({name}) == {bytes}, \"{name} has {bytes} bytes on the host\");\n")
 }
 
-/// Asserts the offset of a field in C; `__INTADDR__` is how NVRTC's front end makes an address a constant.
+/// Asserts the offset of a field in C (`OFFSET_OF` of `kernels/base/ptx.cuh`).
 pub(super) fn c_offset(name: &str, field: &str, offset: usize) -> String {
     let message = format!("{name}.{field} is at {offset} on the host");
-    format!("static_assert(__INTADDR__(&(({name}*)0)->{field}) == {offset}, \"{message}\");\n")
+    format!("static_assert(OFFSET_OF({name}, {field}) == {offset}, \"{message}\");\n")
 }

@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 namespace {
-struct Program { std::string source, log, code; };
+struct Program {
+    std::string source, log, code;
+};
 
 std::string read(const std::string& path) {
     std::ifstream file(path);
@@ -25,12 +27,14 @@ std::string emulated(const std::string& source, const std::string& gpu) {
     size_t begin = source.find("#line 1 \"base/ptx.cuh\"\n"), end = source.find("\n#line ", begin);
     if (begin == std::string::npos || end == std::string::npos) return "#error base/ptx.cuh is not included\n";
     std::string text = source.substr(end + 1);
-    text = std::regex_replace(text, std::regex("extern __shared__ __align__\\(\\d+\\) u8 (\\w+)\\[\\];"), "\n#define $1 emulated_shared_memory\n");
-    text = std::regex_replace(text, std::regex("__INTADDR__\\(&\\(\\((\\w+)\\*\\)0\\)->(\\w+)\\)"), "__builtin_offsetof($1, $2)");
+    text = std::regex_replace(text, std::regex("extern __shared__ __align__\\(\\d+\\) u8 (\\w+)\\[\\];"),
+                              "\n#define $1 emulated_shared_memory\n");
     std::string exports = "}\n";
-    std::regex kernel("__global__ void __launch_bounds__\\([^{]*?\\)\\s+(\\w+)\\(const (?:__grid_constant__ )?(\\w+) \\w+\\)");
+    std::regex kernel(
+        "__global__ void __launch_bounds__\\([^{]*?\\)\\s+(\\w+)\\(const (?:__grid_constant__ )?(\\w+) \\w+\\)");
     for (std::sregex_iterator it(text.begin(), text.end(), kernel), none; it != none; ++it)
-        exports += "extern \"C\" __attribute__((visibility(\"default\"))) void emulated_" + (*it)[1].str() + "(const void* args) { " + (*it)[1].str() + "(*(const " + (*it)[2].str() + "*)args); }\n";
+        exports += "extern \"C\" __attribute__((visibility(\"default\"))) void emulated_" + (*it)[1].str() +
+                   "(const void* args) { " + (*it)[1].str() + "(*(const " + (*it)[2].str() + "*)args); }\n";
     return source.substr(0, begin) + "#include \"" + gpu + "\"\n" + text + exports;
 }
 }
@@ -53,17 +57,22 @@ int nvrtcCompileProgram(void* handle, int count, const char* const* options) {
         size_t is = option.find('=', define.size());
         macros += "#define " + option.substr(define.size(), is - define.size()) + " " + option.substr(is + 1) + "\n";
     }
-    std::string text = "#define __CUDA_ARCH__ " + arch + "\n" + macros + emulated(p.source, getenv("EMULATED_GPU_HEADER"));
+    std::string text =
+        "#define __CUDA_ARCH__ " + arch + "\n" + macros + emulated(p.source, getenv("EMULATED_GPU_HEADER"));
     const char *cxx = getenv("CXX"), *flags = getenv("EMULATED_GPU_FLAGS");
     size_t hash = std::hash<std::string>()(text + read(getenv("EMULATED_GPU_HEADER")) + (flags ? flags : ""));
-    std::string name = folder + "/" + std::to_string(hash), own = name + "." + std::to_string(getpid()) + "." + std::to_string((size_t)handle);
+    std::string name = folder + "/" + std::to_string(hash),
+                own = name + "." + std::to_string(getpid()) + "." + std::to_string((size_t)handle);
     p.code = name + ".so";
     if (access(p.code.c_str(), R_OK) == 0) return 0;
     std::ofstream(own + ".cpp") << text;
-    std::string command = std::string(cxx ? cxx : "c++") + " -std=c++20 -O1 -w -fPIC -shared -fno-strict-aliasing -ffp-contract=off " + (flags ? flags : "") + " -o " + own + ".so " + own + ".cpp > " + own + ".log 2>&1";
+    std::string command = std::string(cxx ? cxx : "c++") +
+                          " -std=c++20 -O1 -w -fPIC -shared -fno-strict-aliasing -ffp-contract=off " +
+                          (flags ? flags : "") + " -o " + own + ".so " + own + ".cpp > " + own + ".log 2>&1";
     int failed = system(command.c_str());
     p.log = read(own + ".log");
-    if (!failed) rename((own + ".so").c_str(), p.code.c_str()), unlink((own + ".cpp").c_str()), unlink((own + ".log").c_str());
+    if (!failed)
+        rename((own + ".so").c_str(), p.code.c_str()), unlink((own + ".cpp").c_str()), unlink((own + ".log").c_str());
     return failed ? 6 : 0;
 }
 int nvrtcGetProgramLogSize(void* p, size_t* size) { return *size = ((Program*)p)->log.size() + 1, 0; }

@@ -1,8 +1,9 @@
-// A GPU in C++: what kernels are compiled with instead of kernels/base/ptx.cuh. The threads of a block are fibers of one host thread, which
-// switch when they wait; blocks that wait for each other run in turns, others after each other. Copies of the copy engine arrive late, at
-// random times.
+// A GPU in C++: what kernels are compiled with instead of kernels/base/ptx.cuh. The threads of a block are fibers of
+// one host thread, which switch when they wait; blocks that wait for each other run in turns, others after each other.
+// Copies of the copy engine arrive late, at random times.
 //
-// It is for tests: an emulated kernel computes what the GPU computes, up to rounding in sums, and is some ten thousand times slower.
+// It is for tests: an emulated kernel computes what the GPU computes, up to rounding in sums, and is some ten thousand
+// times slower.
 
 #include <algorithm>
 #include <cmath>
@@ -24,6 +25,7 @@ typedef unsigned long long u64;
 #define APART __attribute__((noinline))
 #undef INFINITY
 #define INFINITY __builtin_inff()
+#define OFFSET_OF(type, field) __builtin_offsetof(type, field)
 #define __device__
 #define __forceinline__
 #define __noinline__
@@ -35,16 +37,32 @@ typedef unsigned long long u64;
 #define __shared__ static __attribute__((section("emulated_shared")))
 #define HAS_WGMMA 0
 
-struct uint2 { u32 x, y; };
-struct alignas(16) uint4 { u32 x, y, z, w; };
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
+struct uint2 {
+    u32 x, y;
+};
+struct alignas(16) uint4 {
+    u32 x, y, z, w;
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
-struct Dim { u32 x, y, z; };
+struct Dim {
+    u32 x, y, z;
+};
 Dim threadIdx, blockIdx, gridDim, blockDim;
 
-template <class A, class B> constexpr auto min(A a, B b) { typedef std::common_type_t<A, B> C; return (C)b < (C)a ? (C)b : (C)a; }
-template <class A, class B> constexpr auto max(A a, B b) { typedef std::common_type_t<A, B> C; return (C)a < (C)b ? (C)b : (C)a; }
+template <class A, class B> constexpr auto min(A a, B b) {
+    typedef std::common_type_t<A, B> C;
+    return (C)b < (C)a ? (C)b : (C)a;
+}
+template <class A, class B> constexpr auto max(A a, B b) {
+    typedef std::common_type_t<A, B> C;
+    return (C)a < (C)b ? (C)b : (C)a;
+}
 
 // Fibers.
 
@@ -59,9 +77,13 @@ struct Fiber {
     bool done;
 };
 
-struct Warp { Collective collectives[8]; };
+struct Warp {
+    Collective collectives[8];
+};
 
-struct Barrier { u32 arrived, round; };
+struct Barrier {
+    u32 arrived, round;
+};
 
 struct Block {
     u32 index_x, index_y, live;
@@ -125,7 +147,8 @@ emulated_switch:
             const Fiber& f = b.fibers[t];
             auto waits = [](const Fiber& f) { return f.done ? "nothing: it has ended" : f.waits_for; };
             for (same = 1; t + same < b.fibers.size() && waits(b.fibers[t + same]) == waits(f); same++) {}
-            fprintf(stderr, "block %u %u, threads %zu to %zu wait for %s\n", b.index_x, b.index_y, t, t + same - 1, waits(f));
+            fprintf(stderr, "block %u %u, threads %zu to %zu wait for %s\n", b.index_x, b.index_y, t, t + same - 1,
+                    waits(f));
         }
     abort();
 }
@@ -209,7 +232,9 @@ void run_group(u32 threads) {
     block = nullptr;
 }
 
-extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*entry)(const void*), const void* args, const u32* grid, u32 threads, u32 shared, u32 together) {
+extern "C" __attribute__((visibility("default"))) void emulated_launch(void (*entry)(const void*), const void* args,
+                                                                       const u32* grid, u32 threads, u32 shared,
+                                                                       u32 together) {
     kernel = entry, arguments = args, random_state = 88172645463325252ull;
     gridDim = {grid[0], grid[1], 1}, blockDim = {threads, 1, 1};
     size_t statics = __start_emulated_shared ? __stop_emulated_shared - __start_emulated_shared : 0;
@@ -234,12 +259,22 @@ u32 (&exchanged(u32 mask, std::initializer_list<u32> words))[32][8] {
     u32 round = c->round, n = 0;
     for (u32 word : words) c->words[round % 2][lane][n++] = word;
     if (++c->arrived == (u32)__builtin_popcount(mask)) c->arrived = 0, c->round++;
-    else while (c->round == round) wait_a_turn("lanes of its warp");
+    else
+        while (c->round == round) wait_a_turn("lanes of its warp");
     return c->words[round % 2];
 }
 
-template <class T> T from_bits(u32 bits) { T v; memcpy(&v, &bits, 4); return v; }
-template <class T> u32 to_bits(T v) { static_assert(sizeof(T) == 4); u32 bits; memcpy(&bits, &v, 4); return bits; }
+template <class T> T from_bits(u32 bits) {
+    T v;
+    memcpy(&v, &bits, 4);
+    return v;
+}
+template <class T> u32 to_bits(T v) {
+    static_assert(sizeof(T) == 4);
+    u32 bits;
+    memcpy(&bits, &v, 4);
+    return bits;
+}
 
 template <class T> T shuffled(u32 mask, T v, u32 from) {
     if constexpr (sizeof(T) == 8) {
@@ -255,11 +290,15 @@ template <class T> T shuffled(u32 mask, T v, u32 from) {
 }
 template <class T> T __shfl_sync(u32 mask, T v, int from) { return shuffled(mask, v, from % 32); }
 template <class T> T __shfl_xor_sync(u32 mask, T v, int by) { return shuffled(mask, v, (threadIdx.x % 32) ^ by); }
-template <class T> T __shfl_up_sync(u32 mask, T v, int by) { u32 lane = threadIdx.x % 32; return shuffled(mask, v, lane >= (u32)by ? lane - by : lane); }
+template <class T> T __shfl_up_sync(u32 mask, T v, int by) {
+    u32 lane = threadIdx.x % 32;
+    return shuffled(mask, v, lane >= (u32)by ? lane - by : lane);
+}
 u32 __ballot_sync(u32 mask, bool v) {
     auto& words = exchanged(mask, {v});
     u32 bits = 0;
-    for (int i = 0; i < 32; i++) if (mask >> i & 1) bits |= words[i][0] << i;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1) bits |= words[i][0] << i;
     return bits;
 }
 bool __any_sync(u32 mask, bool v) { return __ballot_sync(mask, v) != 0; }
@@ -317,7 +356,11 @@ u64 __double2ull_rd(double x) { return (u64)floor(x); }
 float rsqrtf(float x) { return 1.f / sqrtf(x); }
 template <class T> T __ldcg(const T* at) { return *at; }
 template <class T> T __ldg(const T* at) { return *at; }
-template <class T, class U> T atomicAdd(T* at, U by) { T old = *at; *at += (T)by; return old; }
+template <class T, class U> T atomicAdd(T* at, U by) {
+    T old = *at;
+    *at += (T)by;
+    return old;
+}
 
 // The functions of kernels/base/ptx.cuh.
 
@@ -325,7 +368,8 @@ u16 rounded_half(float x) {
     u32 bits = to_bits(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return (u16)(0x7fff);
     if (magnitude >= 0x477ff000) return (u16)(sign | 0x7c00);
-    if (magnitude < 0x38800000) return (u16)(sign | (u32)lrintf(fabsf(x) * 16777216.f)); // below 2^-14: multiples of 2^-24
+    if (magnitude < 0x38800000)
+        return (u16)(sign | (u32)lrintf(fabsf(x) * 16777216.f)); // below 2^-14: multiples of 2^-24
     magnitude += 0xfff + (magnitude >> 13 & 1);
     return (u16)(sign | (magnitude - 0x38000000) >> 13);
 }
@@ -333,18 +377,27 @@ float to_float(u16 half) {
     u32 sign = (u32)(half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 0x3ff;
     if (exponent == 31) return from_bits<float>(sign | 0x7f800000 | fraction << 13);
     if (exponent == 0) return from_bits<float>(sign | to_bits((float)fraction / 16777216.f));
-    return from_bits<float>(sign | exponent + 112 << 23 | fraction << 13);
+    return from_bits<float>(sign | (exponent + 112) << 23 | fraction << 13);
 }
 u32 rounded_halves(float low, float high) { return rounded_half(low) | (u32)rounded_half(high) << 16; }
 template <class F> u32 each_half(F f, u32 a, u32 b, u32 c = 0) {
     auto of = [](u32 pair, int i) { return to_float((u16)(pair >> 16 * i)); };
     return rounded_half(f(of(a, 0), of(b, 0), of(c, 0))) | (u32)rounded_half(f(of(a, 1), of(b, 1), of(c, 1))) << 16;
 }
-u32 half2_add(u32 a, u32 b) { return each_half([](float x, float y, float) { return x + y; }, a, b); }
-u32 half2_mul(u32 a, u32 b) { return each_half([](float x, float y, float) { return x * y; }, a, b); }
-u32 half2_fma(u32 a, u32 b, u32 c) { return each_half([](float x, float y, float z) { return (float)((double)x * y + z); }, a, b, c); }
+u32 half2_add(u32 a, u32 b) {
+    return each_half([](float x, float y, float) { return x + y; }, a, b);
+}
+u32 half2_mul(u32 a, u32 b) {
+    return each_half([](float x, float y, float) { return x * y; }, a, b);
+}
+u32 half2_fma(u32 a, u32 b, u32 c) {
+    return each_half([](float x, float y, float z) { return (float)((double)x * y + z); }, a, b, c);
+}
 float larger_magnitude(float x, float y) { return x != x || y != y ? __builtin_nanf("") : fmaxf(fabsf(x), fabsf(y)); }
-u32 larger_magnitude2(u32 a, u32 b) { return each_half([](float x, float y, float) { return x != x || y != y ? __builtin_nanf("") : fmaxf(x, fabsf(y)); }, a, b); }
+u32 larger_magnitude2(u32 a, u32 b) {
+    return each_half([](float x, float y, float) { return x != x || y != y ? __builtin_nanf("") : fmaxf(x, fabsf(y)); },
+                     a, b);
+}
 float exp2_fast(float x) { return exp2f(x); }
 float reciprocal(float x) { return 1.f / x; }
 u32 to_e4m3(float low, float high) {
@@ -382,8 +435,12 @@ template <class Byte> void multiply_bytes(int (&c)[4], u32 a0, u32 a1, u32 a2, u
     auto b = [&](u32 k, u32 n) { return (int)(signed char)(w[n * 4 + k % 16 / 4][4 + k / 16] >> 8 * (k % 4)); };
     matrix_product<32>(c, a, b);
 }
-void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { multiply_bytes<signed char>(c, a0, a1, a2, a3, b0, b1); }
-void multiply_unsigned(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { multiply_bytes<u8>(c, a0, a1, a2, a3, b0, b1); }
+void multiply(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    multiply_bytes<signed char>(c, a0, a1, a2, a3, b0, b1);
+}
+void multiply_unsigned(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    multiply_bytes<u8>(c, a0, a1, a2, a3, b0, b1);
+}
 void multiply(int (&c)[4], u32 a0, u32 a1, u32 b0) {
     auto& w = exchanged(0xffffffff, {a0, a1, b0});
     auto a = [&](u32 r, u32 k) { return (int)(signed char)(w[r % 8 * 4 + k / 4][r / 8] >> 8 * (k % 4)); };
@@ -400,13 +457,16 @@ void count_common(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     count_common(c, a0, a1, b0);
     count_common(c, a2, a3, b1);
 }
-template <class Value> void multiply_halves(float (&c)[4], Value value, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+template <class Value>
+void multiply_halves(float (&c)[4], Value value, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     auto& w = exchanged(0xffffffff, {a0, a1, a2, a3, b0, b1});
     auto a = [&](u32 r, u32 k) { return value((u16)(w[r % 8 * 4 + k % 8 / 2][r / 8 + k / 8 * 2] >> 16 * (k % 2))); };
     auto b = [&](u32 k, u32 n) { return value((u16)(w[n * 4 + k % 8 / 2][4 + k / 8] >> 16 * (k % 2))); };
     matrix_product<16>(c, a, b);
 }
-void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) { multiply_halves(c, [](u16 h) { return to_float(h); }, a0, a1, a2, a3, b0, b1); }
+void multiply(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    multiply_halves(c, [](u16 h) { return to_float(h); }, a0, a1, a2, a3, b0, b1);
+}
 void after_products(float&) {}
 u32 transposed(u32 pair) {
     auto& w = exchanged(0xffffffff, {pair});
