@@ -7,8 +7,9 @@
     scripts/browser_test.py --url http://127.0.0.1:8080 --no-template        for one whose model only continues texts
     scripts/browser_test.py --url http://127.0.0.1:8080 --several            for one with several models, none loaded
 
-Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver) and the Python package selenium.
-Any chat model works if its answers have a few dozen tokens. Every wait has a timeout; all checks take less than two minutes.
+Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver) and the Python package
+selenium. Any chat model works if its answers have a few dozen tokens. Every wait has a timeout; all checks
+take less than two minutes.
 
 Exit status: 0 if every check passed, 1 with the reason otherwise.
 """
@@ -772,7 +773,8 @@ def continues_texts(page: Page) -> str:
 
 
 def picks_models(page: Page) -> str:
-    """Several models: each is selected by name, loaded by its first message, and still selected after a reload."""
+    """Several models: each is selected by name, loaded by its first message, and
+    still selected after a reload."""
     listed = lambda: json.loads(page.fetch("/v1/models")[0])["data"]
     names = [model["id"] for model in listed()]
     want(len(names) > 1, f"want a server with several models, got {names}")

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Checks that links of the documentation lead somewhere, and that the listings of ARCHITECTURE.md are those of the source.
+"""Checks that links of the documentation lead somewhere, and that the listings of
+ARCHITECTURE.md are those of the source.
 
     scripts/check_docs.py
 
-A link is right if its file exists and has the heading of its anchor. A listing shows traits and structs without comments,
-private fields and bodies of methods, in the order of the source. Prints each fault, and fails if there are any.
+A link is right if its file exists and has the heading of its anchor. A listing shows traits and
+structs without comments, private fields and bodies of methods, in the order of the source. Prints each
+fault, and fails if there are any.
 """
 
 import re
@@ -101,7 +103,8 @@ def items(text, names=None):
 
 
 def listing_faults(listed, source):
-    """Differences between items of the documentation and those of the source, which may have several of one name."""
+    """Differences between items of the documentation and those of the source,
+    which may have several of one name."""
     faults = []
     for name, have in listed.items():
         want = source.get(name, [])

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that help texts, messages, comments and the documentation use the plain terms of the glossary (CONTRIBUTING.md).
+"""Checks that help texts, messages, comments and the documentation use the plain terms
+of the glossary (CONTRIBUTING.md).
 
     scripts/check_words.py [TERN]
 
-Reads the prose of the Markdown files, the string literals of all crates outside of tests, the comments of all Rust files,
-kernels and scripts, the names of files, and, if TERN is the path of the binary, the help of all its commands. Comments also
-have a maximum width. Prints each hit with an alternative, and fails if there are any.
+Reads the prose of the Markdown files, the string literals of all crates outside of tests, the
+comments of all Rust files, kernels and scripts, the names of files, and, if TERN is the path of the
+binary, the help of all its commands. Comments also have a maximum width. Prints each hit with an
+alternative, and fails if there are any.
 """
 
 import ast
@@ -54,15 +56,20 @@ NAMES = re.compile(r"(?:.*_)?(?:utils?|helpers?|misc|pub|v\d+)|new_.*|.*manager\
 # Folders whose comments and file names are not checked yet.
 UNCHECKED = ("cli", "cuda", "engine", "formats", "graph", "models", "server", "tern")
 
-# Maximum width of lines with comments.
-WIDTH = {".rs": 110, ".cu": 120, ".cuh": 120}
+# Endings of files whose comments begin with slashes.
+SLASHED = (".rs", ".cu", ".cuh", ".h")
+
+# Maximum width of lines with comments, by the ending of the file.
+WIDTH = {".rs": 110, ".cu": 120, ".cuh": 120, ".py": 110, "": 110}
 
 # Literals that are not messages: patterns and tokens of models, words to fuzz with.
 SKIPPED_SOURCES = ("crates/text/src/tokenizer/", "crates/fuzz/src/targets.rs")
 SKIPPED_DOCS = ("docs/log",)
 
-# A line of comments, or a comment after code; there the slashes may be in a literal, after an odd number of quotes.
+# A line of comments, or a comment after code, where the slashes may be in a literal.
 COMMENT = re.compile(r"\s*//[/!]?(.*)|.*[;,{})\]] // (.*)")
+# A command or code in a comment, or a link.
+EXAMPLE = re.compile(r"\s*(?:#|//[/!]?) {4,}\S|.*https?://")
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -79,7 +86,8 @@ def prose(path):
 
 
 def literals(path):
-    """The sentences in the string literals of a Rust file, up to its tests; continued lines count separately."""
+    """The sentences in the string literals of a Rust file, up to its tests;
+    continued lines count separately."""
     inside = False
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if line.lstrip().startswith("#[cfg(test)]"):
@@ -109,7 +117,7 @@ def blocks(lines):
 def comment_lines(path):
     """The comments of a source file, line by line, without their signs."""
     text = path.read_text()
-    if path.suffix in WIDTH:
+    if path.suffix in SLASHED:
         code = False  # of an example
         for number, line in enumerate(text.splitlines(), 1):
             found = COMMENT.match(line)
@@ -145,12 +153,12 @@ def fragments(text):
 
 
 def wide_lines(path):
-    """Lines with a comment that are wider than allowed."""
+    """Lines with a comment that are wider than allowed; in scripts lines of comments only."""
     width = WIDTH.get(path.suffix)
+    commented = {number for number, _ in comment_lines(path)}
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        found = COMMENT.match(line)
-        comment = found and (found.group(2) is None or line[: found.start(2)].count('"') % 2 == 0)
-        if width and comment and len(line) > width and "http" not in line:
+        whole = path.suffix in SLASHED or line.lstrip().startswith("#")
+        if width and len(line) > width and number in commented and whole and not EXAMPLE.match(line):
             yield number, len(line)
 
 
@@ -184,7 +192,7 @@ def check_itself():
         assert found("let x = 1; // so many\nlet y = \"; // so many\";\n") == ["so many"]
         assert found("/// The norm behind a linear, a server behind a proxy.\n") == ["behind"]
         assert found("/// ```\n/// // so many\n/// ```\nfn f() {}\n") == []
-        assert found(f"// {'x' * 110}\n") == [113]
+        assert found(f"// {'x' * 110}\n    // {'x' * 110}\n") == [113, 117]
     assert [n for n in ("utils", "new_pages", "ring_v2", "pages", "pull", "value_memory") if NAMES.fullmatch(n)] == ["utils", "new_pages", "ring_v2"]
 
 

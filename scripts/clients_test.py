@@ -2,12 +2,13 @@
 
     python3 scripts/clients_test.py --url http://127.0.0.1:8080 --api-key KEY [--encoder URL] [--node DIR] [--only NAME] [--all]
 
-Every function named `test_...` is one check, named after the PyPI package it needs: openai, anthropic, ollama, litellm,
-langchain_openai, agents (openai-agents), lm_eval, cohere, langchain_cohere. The AI SDK needs `node` and DIR with the npm
-packages `ai`, `@ai-sdk/openai` and `@ai-sdk/anthropic`. Checks of embeddings and reranking need the URL of a server with a model for embeddings,
-which scores pairs by their cosine. What is missing is skipped with a message, or fails the run with --all. The model behind the server must
-have a chat template; what it says does not matter, only that each client understands it. Events and replies are
-validated with the clients' own typed models, and must not have fields that the models do not know.
+Every function named `test_...` is one check, named after the PyPI package it needs: openai, anthropic,
+ollama, litellm, langchain_openai, agents (openai-agents), lm_eval, cohere, langchain_cohere. The AI SDK needs
+`node` and DIR with the npm packages `ai`, `@ai-sdk/openai` and `@ai-sdk/anthropic`. Checks of embeddings and
+reranking need the URL of a server with a model for embeddings, which scores pairs by their cosine. What is
+missing is skipped with a message, or fails the run with --all. The model behind the server must have a chat
+template; what it says does not matter, only that each client understands it. Events and replies are validated
+with the clients' own typed models, and must not have fields that the models do not know.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
     python3 scripts/openai_test.py --url http://127.0.0.1:8080 --api-key KEY [--only NAME]
 
-Every function named `test_...` is one check. The model behind the server must have a chat template; what it says does
-not matter, only that the client understands it. Needs the PyPI package `openai`.
+Every function named `test_...` is one check. The model behind the server must have a chat template; what it
+says does not matter, only that the client understands it. Needs the PyPI package `openai`.
 """
 
 import asyncio

@@ -2,10 +2,10 @@
 
     python3 scripts/same_text_test.py --url http://127.0.0.1:8080 [--api-key KEY] [--streams 16] [--seconds 30] [--requests 32] [--context 1024]
 
-First every request runs alone, then many clients send the same requests in random mixes, some of which end early. Requests
-share prefixes, have one token or several hundred, and are greedy or sampled with a seed; some ask for log-probabilities, which
-must have the same digits. Fails if a text, or the beginning of one that was ended early, differs. For `tern serve` on the CPU, and
-on a GPU with --reproducible. Needs nothing but Python.
+First every request runs alone, then many clients send the same requests in random mixes, some of which end
+early. Requests share prefixes, have one token or several hundred, and are greedy or sampled with a seed; some
+ask for log-probabilities, which must have the same digits. Fails if a text, or the beginning of one that was
+ended early, differs. For `tern serve` on the CPU, and on a GPU with --reproducible. Needs nothing but Python.
 """
 
 import argparse
@@ -22,7 +22,8 @@ TIMEOUT = 300
 
 
 def requests(count, context, rng):
-    """Bodies of requests for completions, each for less than half of the context; a word has about one token."""
+    """Bodies of requests for completions, each for less than half of the
+    context; a word has about one token."""
     some, most = context // 16, context // 4
     shared = " ".join(rng.choices(WORDS, k=some))
     for _ in range(count):

@@ -1,10 +1,11 @@
-"""Tests `tern serve` on a real model with real clients: curl, the `openai` package, a browser, many clients at once, the same texts
-alone and under load.
+"""Tests `tern serve` on a real model with real clients: curl, the `openai` package, a browser, many clients
+at once, the same texts alone and under load.
 
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
-TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its folder `clients`
-another one with the packages of `clients_test.py`; the browser is Debian's `chromium` with `chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
+TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its
+folder `clients` another one with the packages of `clients_test.py`; the browser is Debian's `chromium` with
+`chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse

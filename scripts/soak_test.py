@@ -1,9 +1,10 @@
-"""Soak test of a running server: many clients with random streams, disconnects and bad requests, then a check for leaks.
+"""Soak test of a running server: many clients with random streams, disconnects and bad
+requests, then a check for leaks.
 
     python3 scripts/soak_test.py --url http://127.0.0.1:8080 [--api-key KEY] [--clients 64] [--seconds 120] [--pid PID]
 
-With the server's process id it also checks the memory. Fails if any response is unexpected, a KV page or a state slot is
-not freed, or the memory keeps growing. Needs the PyPI package `httpx`.
+With the server's process id it also checks the memory. Fails if any response is unexpected, a KV page or a
+state slot is not freed, or the memory keeps growing. Needs the PyPI package `httpx`.
 """
 
 import argparse

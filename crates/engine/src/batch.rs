@@ -9,7 +9,8 @@ use crate::{Pooling, RequestId, SharedConstraint, WholeRows};
 pub struct Batch {
     /// At most one per sequence, in scheduling order.
     pub entries: Vec<Entry>,
-    /// Sequences that are in a step for the first time, and how many of their tokens were in the prefix cache.
+    /// Sequences that are in a step for the first time, and how many of their tokens
+    /// were in the prefix cache.
     pub started: Vec<(RequestId, usize)>,
 }
 
@@ -20,8 +21,8 @@ pub struct Entry {
     pub id: RequestId,
     /// Its next tokens.
     pub tokens: Vec<u32>,
-    /// The only token is not known yet: it is this sample of the batch before. `tokens` then holds a placeholder, which
-    /// is used only if no token could be sampled.
+    /// The only token is not known yet: it is this sample of the batch before. `tokens` then holds a
+    /// placeholder, which is used only if no token could be sampled.
     pub carried: Option<usize>,
     /// Where they are in the sequence and in memory, as the backend gets it; its length is that of `tokens`.
     pub slice: Slice,
@@ -97,7 +98,8 @@ impl Batch {
 
     /// Some entries as a backend's step: one slice per entry, one output per requested row.
     ///
-    /// For entries without hidden states the samples are the only outputs: a carried token is an index into them.
+    /// For entries without hidden states the samples are the only outputs: a carried
+    /// token is an index into them.
     pub fn to_step(&self, which: impl Fn(&Entry) -> bool) -> Step {
         let mut step = Step::default();
         for e in self.entries.iter().filter(|e| which(e)) {

@@ -1,7 +1,7 @@
 //! The engine thread: plan, submit, collect, apply, until it is stopped.
 //!
-//! A runner that runs ahead gets the next step before the one in flight is collected, so that the device does not wait
-//! for the host.
+//! A runner that runs ahead gets the next step before the one in flight is collected, so that the device does
+//! not wait for the host.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -181,7 +181,8 @@ impl Engine {
     }
 
     fn report(&mut self, events: Vec<(RequestId, Event)>, shared: &Shared) {
-        // the counts are published before the events, so that a receiver of the last event finds them up to date
+        // the counts are published before the events, so that a receiver of the last
+        // event finds them up to date
         shared.lock().publish(self.scheduler.stats());
         events.into_iter().for_each(|(id, event)| self.tell(id, event));
     }
@@ -208,7 +209,8 @@ impl Engine {
         self.masks.as_ref()
     }
 
-    /// Executes the commands that arrived since the last step; sleeps while there is nothing to do or in flight.
+    /// Executes the commands that arrived since the last step; sleeps while there is
+    /// nothing to do or in flight.
     fn receive(&mut self, shared: &Shared) -> Result<(), EngineError> {
         let mut state = shared.lock();
         state.idle();

@@ -11,8 +11,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{Capacity, EngineError, Event, Limits, Request, RequestId, Stats};
 
-/// How long dropping the last handle waits for the step in flight. A step that takes longer continues on a detached
-/// thread: a process that has to end must not wait for a device that does not respond.
+/// How long dropping the last handle waits for the step in flight. A step that takes longer continues on a
+/// detached thread: a process that has to end must not wait for a device that does not respond.
 const LAST_STEP: Duration = Duration::from_secs(2);
 
 /// The step that the engine is working on.
@@ -252,7 +252,7 @@ pub(crate) struct Shared {
     pub(crate) closed: Notify,
 }
 
-/// Behind one lock, taken briefly between steps.
+/// What the handles and the engine thread share, with one lock that is taken briefly between steps.
 pub(crate) struct State {
     pub(crate) inbox: Vec<Command>,
     stats: Stats,

@@ -1,8 +1,9 @@
 //! From requests to tokens: which sequences run in a step, on which KV pages, and what comes back.
 //!
-//! A [`Request`] goes in through a [`Handle`] and comes back as a [`TokenStream`]. Behind the handle one thread
-//! repeats four calls: [`Scheduler::plan`], [`Runner::submit`], [`Runner::collect`], [`Scheduler::apply`]. If the
-//! runner runs ahead, the next batch is planned and submitted before the one in flight is collected.
+//! A [`Request`] goes in through a [`Handle`] and comes back as a [`TokenStream`]. Behind the handle one
+//! thread repeats four calls: [`Scheduler::plan`], [`Runner::submit`], [`Runner::collect`],
+//! [`Scheduler::apply`]. If the runner runs ahead, the next batch is planned and submitted before the one in
+//! flight is collected.
 //!
 //! ```
 //! use tern_engine::{Capacity, Engine, Event, Finish, Limits, Request, ScriptedRunner};
@@ -16,8 +17,9 @@
 //! # Ok::<(), tern_engine::EngineError>(())
 //! ```
 //!
-//! What is deliberately absent: the engine names no device and no file format; the scheduler and the pages hold
-//! integers and use no clock, thread or device; nothing is global, so two engines can run in one process.
+//! What is deliberately absent: the engine names no device and no file format; the scheduler
+//! and the pages hold integers and use no clock, thread or device; nothing is global, so two
+//! engines can run in one process.
 
 mod batch;
 mod budget;

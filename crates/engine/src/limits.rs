@@ -10,16 +10,16 @@ const RESERVE: usize = 4;
 /// How an engine uses the [`Capacity`] of its runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences that run at the same time; at most the runner's `max_tokens` and `max_outputs`, so that every step
-    /// can advance each of them. Fewer run if there are not enough state slots.
+    /// Sequences that run at the same time; at most the runner's `max_tokens` and `max_outputs`, so that
+    /// every step can advance each of them. Fewer run if there are not enough state slots.
     pub max_seqs: usize,
     /// Tokens in a sequence, prompt and generated together.
     pub max_context: usize,
-    /// Requests that may wait while `max_seqs` run. A quarter more may, of clients that have few: one client with many
-    /// requests does not close the queue to others.
+    /// Requests that may wait while `max_seqs` run. A quarter more may, of clients that have few: one client
+    /// with many requests does not close the queue to others.
     pub max_waiting: usize,
-    /// Target duration of a step during prefill, in milliseconds; 0 disables it: steps then have up to `max_tokens`
-    /// tokens.
+    /// Target duration of a step during prefill, in milliseconds; 0 disables it: steps then have up to
+    /// `max_tokens` tokens.
     pub step_millis: usize,
 }
 
@@ -65,7 +65,8 @@ impl Limits {
         if total > self.max_context {
             return Err(EngineError::Context { prompt, max_tokens, max_context: self.max_context });
         }
-        let fed = if request.pooling.is_some() { prompt } else { total - 1 }; // the last token is never fed back
+        // the last token is never fed back
+        let fed = if request.pooling.is_some() { prompt } else { total - 1 };
         let need = capacity.pages_for(fed);
         if need > capacity.pages {
             return Err(EngineError::Pages { need, page_len: capacity.page_len, pages: capacity.pages });

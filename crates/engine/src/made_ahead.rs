@@ -1,6 +1,7 @@
 //! Weights on their way to a backend: threads make the next few while one is stored, in order.
 //!
-//! How many are in memory is bounded, so that a model of any size is loaded with the memory of a few of its tensors.
+//! How many are in memory is bounded, so that a model of any size is loaded with the memory
+//! of a few of its tensors.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +39,8 @@ struct Shared<'a> {
     changed: Condvar,
 }
 
-/// Makes `tensors` on `threads` threads and passes them to `store` on this one, in order; ends with the first error.
+/// Makes `tensors` on `threads` threads and passes them to `store` on this one, in order;
+/// ends with the first error.
 pub(crate) fn made_ahead<E: From<WeightError>>(
     tensors: &[LazyTensor],
     threads: usize,

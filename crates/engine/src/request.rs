@@ -18,7 +18,8 @@ pub struct Request {
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// The model's end-of-generation tokens: sampling one ends the text. If empty, `max_tokens` are generated.
+    /// The model's end-of-generation tokens: sampling one ends the text. If empty,
+    /// `max_tokens` are generated.
     pub end_tokens: Arc<[u32]>,
     /// Lower is scheduled first; requests of equal priority fairly between clients, then in order of arrival.
     pub priority: i32,
@@ -28,7 +29,8 @@ pub struct Request {
     pub penalty_window: Option<usize>,
     /// Which tokens may come next.
     pub constraint: Option<SharedConstraint>,
-    /// The first tokens that are generated are a prompt of this length: they do not count as generated for sampling.
+    /// The first tokens that are generated are a prompt of this length: they do not count
+    /// as generated for sampling.
     pub scored: usize,
     /// Compute the hidden state of the prompt; nothing is generated.
     pub pooling: Option<Pooling>,
@@ -85,7 +87,8 @@ impl Request {
     }
 }
 
-/// What happened to a request: at most one `Started`, any number of tokens, then exactly one of the other three.
+/// What happened to a request: at most one `Started`, any number of tokens, then
+/// exactly one of the other three.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The request is in its first step; this many tokens of its prompt were in the prefix cache.

@@ -90,8 +90,8 @@ struct Programs {
     hidden_program: Option<Program>,
 }
 
-/// The same model with adapters, for steps of sequences that use some: other steps run as if there were none, unless the backend
-/// adapts all of them.
+/// The same model with adapters, for steps of sequences that use some: other steps run as if there were none,
+/// unless the backend adapts all of them.
 struct Adapted {
     programs: Programs,
     count: usize,
@@ -122,8 +122,8 @@ enum Rows {
 impl GraphRunner {
     /// Reserves the KV pages and state slots, stores the weights and compiles the graph.
     ///
-    /// `tensors` have the names and the order of `graph.weights`. They are stored one at a time while a few of the next ones are made,
-    /// and `progress` is called after each with the bytes stored so far.
+    /// `tensors` have the names and the order of `graph.weights`. They are stored one at a time while a few
+    /// of the next ones are made, and `progress` is called after each with the bytes stored so far.
     pub fn new(
         mut backend: Box<dyn Backend>,
         graph: &Graph,
@@ -181,7 +181,8 @@ impl GraphRunner {
         })
     }
 
-    /// Stores adapters of this runner's `graph` and compiles it with them; `active` are those of [`GraphRunner::logits`].
+    /// Stores adapters of this runner's `graph` and compiles it with them; `active` are those of
+    /// [`GraphRunner::logits`].
     pub fn add_adapters(
         &mut self,
         graph: &Graph,
@@ -400,7 +401,7 @@ fn store(
 }
 
 impl Programs {
-    /// Of a compiled graph; a graph of vectors is the one of hidden states, too.
+    /// The programs of a compiled graph; a graph of vectors is the one of hidden states, too.
     fn of(graph: &Graph, whole: Program, hidden: Option<Graph>) -> Programs {
         Programs { whole, hidden, hidden_program: graph.vectors.then_some(whole) }
     }

@@ -1,12 +1,13 @@
 //! Which sequences run in the next step, with which tokens, on which pages.
 //!
-//! There is no prefill phase and no decode phase: a sequence has computed and pending tokens, and a plan schedules the
-//! pending ones within the token budget. Sequences are ordered by priority, then fairly between clients, then by arrival;
-//! see [`Clients`]. Sequences that are decoding get one token in every step, or take turns if one client has many; see
-//! [`decoding`]. Of the rest of the budget, half goes to the first unfinished prompt, which therefore
-//! always advances, and the rest to the shortest prompts first: a short question does not wait behind a long document.
-//! The first sequence is never preempted, so every sequence finishes. The last one is preempted if pages are short, or if
-//! its client has at least two more running than a client that waits.
+//! There is no prefill phase and no decode phase: a sequence has computed and pending tokens, and a plan
+//! schedules the pending ones within the token budget. Sequences are ordered by priority, then fairly between
+//! clients, then by arrival; see [`Clients`]. Sequences that are decoding get one token in every step, or
+//! take turns if one client has many; see [`decoding`]. Of the rest of the budget, half goes to the first
+//! unfinished prompt, which therefore always advances, and the rest to the shortest prompts first: a short
+//! question does not wait behind a long document. The first sequence is never preempted, so every sequence
+//! finishes. The last one is preempted if pages are short, or if its client has at least two more running
+//! than a client that waits.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,7 +19,8 @@ use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request,
 /// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
 
-/// How many of the sequences that could decode a token are in a step; the others have their turn in later steps.
+/// How many of the sequences that could decode a token are in a step; the others have
+/// their turn in later steps.
 pub struct StepRules<'a> {
     /// While one client has more of them than another: of `(all, clients)`, but at least one per client.
     pub few: &'a dyn Fn(usize, usize) -> usize,
@@ -28,8 +30,8 @@ pub struct StepRules<'a> {
 
 /// The sequences of an engine. Holds integers only: no clock, thread or device.
 ///
-/// Every planned batch is applied (or failed), in the same order; the next may be planned before. Requests may be added
-/// and cancelled at any time in between: what is computed for a cancelled one is dropped.
+/// Every planned batch is applied (or failed), in the same order; the next may be planned before. Requests
+/// may be added and cancelled at any time in between: what is computed for a cancelled one is dropped.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
@@ -89,10 +91,11 @@ impl Scheduler {
         self.running.len() + self.waiting.len() < before
     }
 
-    /// The next step, of about `budget` tokens: at least one per decoding sequence, at most the runner's `max_tokens`.
+    /// The next step, of about `budget` tokens: at least one per decoding sequence, at most
+    /// the runner's `max_tokens`.
     ///
-    /// While a batch is in flight, the next step carries over its samples, which are not known yet. The plan is empty if
-    /// they must be known first, or if there is nothing to do.
+    /// While a batch is in flight, the next step carries over its samples, which are not known yet. The plan
+    /// is empty if they must be known first, or if there is nothing to do.
     pub fn plan(&mut self, budget: usize) -> Batch {
         self.plan_sized(budget, &StepRules { few: &|all, _| all, size: &|all| all })
     }
@@ -249,8 +252,8 @@ impl Scheduler {
         grants
     }
 
-    /// Acquires the pages that each running sequence needs for its newest token, preempting the last ones if necessary;
-    /// false if the one to preempt is in flight.
+    /// Acquires the pages that each running sequence needs for its newest token, preempting the last ones if
+    /// necessary; false if the one to preempt is in flight.
     fn grow_pages(&mut self) -> bool {
         let mut i = 0;
         while i < self.running.len() {
@@ -287,8 +290,8 @@ impl Scheduler {
         self.waiting.insert(at, sequence);
     }
 
-    /// Starts sequences while there is room for the next one, which others make if their client has more than a fair share;
-    /// false if the one to preempt is in flight.
+    /// Starts sequences while there is room for the next one, which others make if their client has more than
+    /// a fair share; false if the one to preempt is in flight.
     fn admit_all(&mut self) -> bool {
         while let Some(next) = self.next_waiting() {
             if self.has_room(next) {
@@ -310,7 +313,8 @@ impl Scheduler {
         true
     }
 
-    /// The waiting sequence that is next: of those with the best priority the first of the client that has the least.
+    /// The waiting sequence that is next: of those with the best priority the first of the
+    /// client that has the least.
     fn next_waiting(&self) -> Option<usize> {
         let (best, _) = self.waiting.front()?.waiting_rank();
         if self.clients.is_one() {
@@ -321,8 +325,8 @@ impl Scheduler {
         same.enumerate().min_by_key(|(_, s)| self.clients.standing(s.client())).map(|(at, _)| at)
     }
 
-    /// Whether a waiting sequence can start: fewer than `max_seqs` run, few prompts are in prefill, and there are pages for
-    /// all its known tokens and state slots.
+    /// Whether a waiting sequence can start: fewer than `max_seqs` run, few prompts are in prefill, and there
+    /// are pages for all its known tokens and state slots.
     fn has_room(&self, at: usize) -> bool {
         let most = self.limits.max_seqs.min(self.capacity.sequences());
         if self.running.len() >= most || !self.may_prefill(self.waiting[at].client()) {
@@ -333,7 +337,8 @@ impl Scheduler {
         self.pages.has(self.waiting[at].need(&self.pages), spare)
     }
 
-    /// Whether one more prompt of a client may be in prefill: if there are few, or if another client has at least two more.
+    /// Whether one more prompt of a client may be in prefill: if there are few, or if another
+    /// client has at least two more.
     fn may_prefill(&self, client: u64) -> bool {
         let prompts = || self.running.iter().filter(|s| s.pending() > 1 && !s.is_whole());
         if prompts().count() < UNFINISHED_PROMPTS {
@@ -354,8 +359,8 @@ impl Scheduler {
         self.running.insert(at, sequence);
     }
 
-    /// The turn of a client's next sequence: after its running ones, and not before the earliest of all, so that a client is
-    /// not behind for what ran before others came.
+    /// The turn of a client's next sequence: after its running ones, and not before the earliest of all, so
+    /// that a client does not pay for what ran before others came.
     fn next_turn(&self, client: u64) -> u64 {
         let own = self.running.iter().filter(|s| s.client() == client).map(|s| s.turn + 1).max();
         let earliest = self.running.iter().map(|s| s.turn).min();

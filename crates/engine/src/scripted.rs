@@ -10,13 +10,14 @@ type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 
 /// Answers from the history, which it reads back through the pages of each entry.
 ///
-/// It keeps which token was written to which slot of which page and nothing about requests. A scheduler that mixes up
-/// pages, positions or recomputation therefore changes the text, or reads a slot that was never written.
+/// It keeps which token was written to which slot of which page and nothing about requests. A
+/// scheduler that mixes up pages, positions or recomputation therefore changes the text, or reads a
+/// slot that was never written.
 ///
-/// If the capacity has pages of layers with a window, a slot of theirs keeps what a layer's keys depend on, all tokens up to
-/// the position. Each token reads its window, and anything else in it fails the batch. If it has state slots, a slot
-/// keeps the same, computed from the slot that is read: a state of other tokens than those in the pages, of another position
-/// or of a slot that was never written fails the batch.
+/// If the capacity has pages of layers with a window, a slot of theirs keeps what a layer's keys depend on,
+/// all tokens up to the position. Each token reads its window, and anything else in it fails the batch. If it
+/// has state slots, a slot keeps the same, computed from the slot that is read: a state of other tokens than
+/// those in the pages, of another position or of a slot that was never written fails the batch.
 pub struct ScriptedRunner {
     vocab: usize,
     capacity: Capacity,
@@ -35,8 +36,8 @@ pub struct ScriptedRunner {
 }
 
 impl ScriptedRunner {
-    /// Every next token is a hash of all tokens before it, of the tokens seen and, if the temperature is not 0, of the
-    /// draw.
+    /// Every next token is a hash of all tokens before it, of the tokens seen and, if the
+    /// temperature is not 0, of the draw.
     pub fn new(vocab: usize, capacity: Capacity) -> ScriptedRunner {
         let vocab = vocab.max(1);
         ScriptedRunner::answering(vocab, capacity, move |history, sample| {
@@ -151,7 +152,8 @@ impl ScriptedRunner {
         Ok(())
     }
 
-    /// Reads the window of every token of an entry: the first one sees the oldest keys, the others all that follow.
+    /// Reads the window of every token of an entry: the first one sees the oldest keys,
+    /// the others all that follow.
     fn check_window(&self, entry: &Entry, history: &[u32]) -> Result<(), EngineError> {
         let Some(window) = self.capacity.window else { return Ok(()) };
         let first = (entry.slice.position + 1).saturating_sub(window.tokens);

@@ -107,8 +107,8 @@ impl Sequence {
         self.planned > self.computed
     }
 
-    /// Whether its next token can be planned only when the one in flight is known: because sampling depends on it, or
-    /// because two would be unknown.
+    /// Whether its next token can be planned only when the one in flight is known: because sampling depends
+    /// on it, or because two would be unknown.
     pub(crate) fn must_wait(&self) -> bool {
         let depends = self.request.constraint.is_some() || self.sampling.depends_on_text();
         self.pending() > 0 && (self.unknown > 1 || self.unknown > 0 && depends)
@@ -119,7 +119,8 @@ impl Sequence {
         self.tokens.len() - self.prompt_len
     }
 
-    /// The tokens before its next step and the first of the step: layers with a window have pages for these at least.
+    /// The tokens before its next step and the first of the step: layers with a window have
+    /// pages for these at least.
     pub(crate) fn next_length(&self) -> usize {
         (self.planned + 1).min(self.length())
     }
@@ -134,8 +135,8 @@ impl Sequence {
         pages.need(self.text(self.tokens.len()), !self.reads_all())
     }
 
-    /// Acquires pages for all known tokens, starting with the cached prefix; false, with none acquired, if there are not
-    /// enough.
+    /// Acquires pages for all known tokens, starting with the cached prefix; false, with none acquired, if
+    /// there are not enough.
     pub(crate) fn acquire_pages(&mut self, pages: &mut Pages) -> bool {
         if !self.reads_all() {
             self.held = pages.revive(self.text(self.tokens.len()));
@@ -149,7 +150,8 @@ impl Sequence {
         grown
     }
 
-    /// Looks for its prefix again, if nothing was planned since it acquired its pages: others may have computed it.
+    /// Looks for its prefix again, if nothing was planned since it acquired its pages:
+    /// others may have computed it.
     pub(crate) fn look_for_prefix(&mut self, pages: &mut Pages) {
         if self.fresh && !self.reads_all() {
             let text = Text { tokens: &self.tokens, adapters: &self.request.adapters };
@@ -164,7 +166,8 @@ impl Sequence {
         self.fresh = true;
     }
 
-    /// The tokens of its next step, of `grant` that it could have: prefill stops where snapshots of the state are taken.
+    /// The tokens of its next step, of `grant` that it could have: prefill stops where
+    /// snapshots of the state are taken.
     pub(crate) fn until_stop(&self, grant: usize) -> usize {
         self.held.stop(self.planned, self.planned + grant, self.length()) - self.planned
     }
@@ -175,8 +178,8 @@ impl Sequence {
         pages.next_slots(&mut self.held, step)
     }
 
-    /// Caches the pages that are full now, and the state if it is at the end of one; nothing of a sequence that failed, whose
-    /// values may not be finite.
+    /// Caches the pages that are full now, and the state if it is at the end of one; nothing of a sequence
+    /// that failed, whose values may not be finite.
     pub(crate) fn remember(&mut self, pages: &mut Pages) {
         if !self.failed {
             let text = Text { tokens: &self.tokens[..self.computed], adapters: &self.request.adapters };
@@ -202,7 +205,8 @@ impl Sequence {
         self.sum.clear();
     }
 
-    /// A mean needs the hidden state of every token, also of cached ones; a text that is whole has nothing cached.
+    /// A mean needs the hidden state of every token, also of cached ones; a text that is
+    /// whole has nothing cached.
     fn reads_all(&self) -> bool {
         matches!(self.request.pooling, Some(Pooling::Mean | Pooling::Whole(_)))
     }
@@ -222,8 +226,8 @@ impl Sequence {
         self.prompt_len
     }
 
-    /// The next `grant` tokens, in a batch with `samples` samples before it; after the last known token something is
-    /// requested from the runner. Its state slots are [`Sequence::next_slots`].
+    /// The next `grant` tokens, in a batch with `samples` samples before it; after the last known token
+    /// something is requested from the runner. Its state slots are [`Sequence::next_slots`].
     pub(crate) fn next_entry(&mut self, grant: usize, samples: usize) -> Entry {
         let (position, end) = (self.planned, self.planned + grant);
         let last = end == self.tokens.len() + self.unknown;
@@ -259,8 +263,8 @@ impl Sequence {
         Entry { id: self.id, tokens, carried, slice, want }
     }
 
-    /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding to them
-    /// would copy them.
+    /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding
+    /// to them would copy them.
     fn count(&mut self) {
         let prompt = self.prompt_len + self.request.scored;
         match self.request.penalty_window.filter(|window| *window < self.tokens.len()) {
@@ -331,7 +335,8 @@ impl Sequence {
         let vector: Vec<f32> = self.sum.iter().map(|sum| sum / count).collect();
         let event = match all_finite(&vector) {
             true => Event::Embedding(vector),
-            false => Event::Failed(EngineError::NotFinite { position: self.computed - 1 }), // the sum overflowed
+            // the sum overflowed
+            false => Event::Failed(EngineError::NotFinite { position: self.computed - 1 }),
         };
         self.end(event, emit);
     }

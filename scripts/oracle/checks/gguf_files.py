@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Compares llama.cpp on files that `tern convert` wrote with what `transformers/own_code.py` records. Writes nothing.
+"""Compares llama.cpp on files that `tern convert` wrote with what
+`transformers/own_code.py` records. Writes nothing.
 
     gguf_files.py TERN [NAME...]        TERN is the binary
 
-The folder of a model of `transformers/own_code.py` gets a vocabulary of words and, unless it has a classifier, a mean as its pooling. `tern convert` makes
-a GGUF file of it, in F32; llama.cpp's vector of the recorded tokens is compared with the mean of the reference's rows, or with its scores or logits.
-Needs what `transformers/own_code.py` needs, and llama.cpp as in ../README.md.
+The folder of a model of `transformers/own_code.py` gets a vocabulary of words and, unless it has a
+classifier, a mean as its pooling. `tern convert` makes a GGUF file of it, in F32; llama.cpp's vector of the
+recorded tokens is compared with the mean of the reference's rows, or with its scores or logits. Needs what
+`transformers/own_code.py` needs, and llama.cpp as in ../README.md.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Loads folders that `tern convert FILE.gguf FOLDER` wrote with `transformers`, and compares logits and tokens.
+"""Loads folders that `tern convert FILE.gguf FOLDER` wrote with
+`transformers`, and compares logits and tokens.
 
     safetensors_folders.py fixtures TERN                  every model of fixtures/safetensors whose folder is written: folder, GGUF file, folder
     safetensors_folders.py folder FOLDER --text TEXT      prints the tokens of a text and the best next tokens
 
-`fixtures` builds each recorded folder as `transformers/architectures.py` does, converts it both ways with the binary TERN, and compares the logits that
-`transformers` computes for the written folder with the recorded ones.
+`fixtures` builds each recorded folder as `transformers/architectures.py` does, converts it
+both ways with the binary TERN, and compares the logits that `transformers` computes for the
+written folder with the recorded ones.
 """
 from __future__ import annotations
 

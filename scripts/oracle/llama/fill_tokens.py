@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records which tokens llama.cpp takes for fill-in-the-middle, in small vocabularies with the markers of several models.
+"""Records which tokens llama.cpp takes for fill-in-the-middle, in small vocabularies
+with the markers of several models.
 
     oracle/bin/pip install gguf
     oracle/bin/python scripts/oracle/llama/fill_tokens.py > crates/text/tests/fill.json

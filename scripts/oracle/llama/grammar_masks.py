@@ -2,10 +2,11 @@
 
 Use:  oracle/bin/python scripts/oracle/llama/grammar_masks.py crates/grammar/tests/grammar/gbnf
 
-Writes masks.json: [{grammar, steps: [{allowed, hash, token}]}] in the vocabulary of the story model. `allowed` counts the
-tokens that may follow, `hash` is the FNV-1a hash of their ids; `token` is the one that follows, null at the end. Left out are
-tokens whose text begins with `<` and ends with `>`, because llama.cpp takes control tokens for text, and bytes that are never
-part of UTF-8, which it allows in some classes. After some bytes it allows spellings that UTF-8 excludes: these do not follow.
+Writes masks.json: [{grammar, steps: [{allowed, hash, token}]}] in the vocabulary of the story model.
+`allowed` counts the tokens that may follow, `hash` is the FNV-1a hash of their ids; `token` is the one that
+follows, null at the end. Left out are tokens whose text begins with `<` and ends with `>`, because llama.cpp
+takes control tokens for text, and bytes that are never part of UTF-8, which it allows in some classes. After
+some bytes it allows spellings that UTF-8 excludes: these do not follow.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def main() -> None:
     ends = {i for i in range(size) if c.llama_vocab_is_eog(vocab, i)}
     ordinary = [i for i in ordinary if i not in ends]
     recorded = []
-    # llama.cpp rejects every first byte of a character that a class excludes, with all others that begin with it
+    # llama.cpp rejects each first byte of a character that a class excludes, with all that begin with it
     for path in sorted(set(folder.glob("*.gbnf")) - {folder / "list.gbnf"}):
         for seed in range(6):
             rng = random.Random(f"{path.name} {seed}")

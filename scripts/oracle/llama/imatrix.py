@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Importance matrices of llama.cpp: what `llama-imatrix` sums, through the library's callback for each node of its graph.
+"""Importance matrices of llama.cpp: what `llama-imatrix` sums, through the library's
+callback for each node of its graph.
 
     imatrix.py measure MODEL TEXT OUT.gguf --ctx 512 --chunks 20      a file as llama-imatrix writes it
     imatrix.py record MODEL... --ctx 32                               fixtures/imatrix/NAME.json, with f32 weights and an f32 KV cache
     imatrix.py quantize MODEL OUT.gguf --to Q4_K_M --imatrix FILE     llama-quantize with an importance matrix
 
-All take --lib DIR (default $TERN_LLAMA_LIB) and --backend (a CPU build of ggml); `gguf` and `numpy` are required.
-A fixture has, for each tensor, the rows that were added to each matrix, the sum of squares over all columns of each matrix, and the
-sums of some columns of the first matrix that was used.
+All take --lib DIR (default $TERN_LLAMA_LIB) and --backend (a CPU build of ggml); `gguf` and `numpy` are
+required. A fixture has, for each tensor, the rows that were added to each matrix, the sum of squares over all
+columns of each matrix, and the sums of some columns of the first matrix that was used.
 """
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """llama.cpp through ctypes: load a GGUF, tokenise, and read the logits of every position.
 
-The library is the prebuilt one of npm `@node-llama-cpp/linux-x64` 3.22.1 (llama.cpp 0.5.0-dev, ggml 0.25.1).
-Parameter structs are passed by value, so their layout must be this version's: `Library` checks the defaults and
-refuses any other.
+The library is the prebuilt one of npm `@node-llama-cpp/linux-x64` 3.22.1 (llama.cpp 0.5.0-dev, ggml
+0.25.1). Parameter structs are passed by value, so their layout must be this version's: `Library` checks
+the defaults and refuses any other.
 """
 
 from __future__ import annotations
@@ -256,7 +256,8 @@ class Model:
         self.c.llama_model_free(self.model)
 
     def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of `text`, with the special tokens of the model; `special` recognises control tokens in the text."""
+        """Ids of `text`, with the special tokens of the model; `special`
+        recognises control tokens in the text."""
         raw = text.encode()
         ids = (C.c_int32 * (len(raw) + 8))()
         count = self.c.llama_tokenize(self.vocab, raw, len(raw), ids, len(ids), True, special)
@@ -276,7 +277,8 @@ class Model:
         self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)
 
     def feed(self, ids: list[int], *, outputs_from: int | None = None) -> None:
-        """Appends `ids` to the sequence; logits are computed from index `outputs_from` on (default: the last only)."""
+        """Appends `ids` to the sequence; logits are computed from index
+        `outputs_from` on (default: the last only)."""
         n = len(ids)
         first = n - 1 if outputs_from is None else outputs_from
         wanted = (C.c_int8 * n)(*(i >= first for i in range(n)))

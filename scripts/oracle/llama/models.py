@@ -10,10 +10,11 @@
     models.py perplexity MODEL TEXT --ctx N --chunks K
     models.py bench MODEL -p 128 -n 128 -t 2
 
-Every verb takes --lib DIR (the folder with libllama*.so; default $TERN_LLAMA_LIB) and --backend (a CPU build of ggml).
-`record` uses the haswell build, which any x86-64 machine of the last ten years can repeat, with an f16 KV cache
-and flash attention off. With --exact the same weights are first written out as f32 and the KV cache is f32 too, so that
-nothing is rounded to 8 bits: what the file means, rather than what a fast kernel makes of it. `perplexity` and `bench` use the build that ggml scores best here, as llama.cpp's tools do.
+Every verb takes --lib DIR (the folder with libllama*.so; default $TERN_LLAMA_LIB) and --backend (a CPU build
+of ggml). `record` uses the haswell build, which any x86-64 machine of the last ten years can repeat, with an
+f16 KV cache and flash attention off. With --exact the same weights are first written out as f32 and the KV
+cache is f32 too, so that nothing is rounded to 8 bits: what the file means, rather than what a fast kernel
+makes of it. `perplexity` and `bench` use the build that ggml scores best here, as llama.cpp's tools do.
 
 A fixture is one JSON object, laid out with one position a line:
 
@@ -212,10 +213,11 @@ def adapter(args: argparse.Namespace) -> None:
 
 
 def embed(args: argparse.Namespace) -> None:
-    """Vectors of texts of random tokens, one shorter than a page and one longer than the windows of tiny models.
+    """Vectors of texts of random tokens, one shorter than a page and one
+    longer than the windows of tiny models.
 
-    A fixture has model, sha256, oracle, and texts: [{tokens, vector}]; a vector is what the file's pooling gives, not
-    normalised, or the scores of a classifier. Weights are f32 and nothing is rounded to 8 bits.
+    A fixture has model, sha256, oracle, and texts: [{tokens, vector}]; a vector is what the file's pooling
+    gives, not normalised, or the scores of a classifier. Weights are f32 and nothing is rounded to 8 bits.
     """
     library = Library(args.lib, args.backend or PORTABLE)
     for path in args.models:
@@ -248,10 +250,11 @@ JUDGED = ("how do birds fly?", ("Wings lift them.", "Ships float.", "Birds fly b
 
 
 def judge(args: argparse.Namespace) -> None:
-    """The probability of `yes` against `no` after the template of Qwen3-Reranker, for a file without a classifier.
+    """The probability of `yes` against `no` after the template of
+    Qwen3-Reranker, for a file without a classifier.
 
-    A fixture has model, sha256, oracle, query, and documents: [{text, tokens, score}]. Weights are f32 and nothing is
-    rounded to 8 bits.
+    A fixture has model, sha256, oracle, query, and documents: [{text, tokens, score}]. Weights are f32 and
+    nothing is rounded to 8 bits.
     """
     library = Library(args.lib, args.backend or PORTABLE)
     with tempfile.TemporaryDirectory() as scratch:
@@ -282,13 +285,14 @@ def judge(args: argparse.Namespace) -> None:
 def perplexity(args: argparse.Namespace) -> None:
     """Perplexity as llama.cpp's `llama-perplexity` defines it.
 
-    1. The text (one trailing newline dropped) is tokenised once, whole, with what the model adds (BOS once, in front);
-       control tokens written in the text stay text.
-    2. The ids are cut into chunks of `ctx`; what is left over at the end is not scored. There must be at least 2 * ctx ids.
-    3. Each chunk is evaluated on its own, from an empty cache, positions 0..ctx. If the model adds BOS, the chunk's first id
-       is replaced by BOS for the evaluation.
-    4. Only the second half is scored: the logits at positions ctx/2 .. ctx-2 predict the ids at ctx/2+1 .. ctx-1,
-       so each chunk scores ctx - ctx/2 - 1 ids (255 of 512).
+    1. The text (one trailing newline dropped) is tokenised once, whole, with what the model adds (BOS once,
+       in front); control tokens written in the text stay text.
+    2. The ids are cut into chunks of `ctx`; what is left over at the end is not scored. There must be at
+       least 2 * ctx ids.
+    3. Each chunk is evaluated separately, from an empty cache, positions 0..ctx. If the model adds BOS, the
+       chunk's first id is replaced by BOS for the evaluation.
+    4. Only the second half is scored: the logits at positions ctx/2 .. ctx-2 predict the ids at
+       ctx/2+1 .. ctx-1, so each chunk scores ctx - ctx/2 - 1 ids (255 of 512).
     5. PPL = exp(mean of -log p over all scored ids of all chunks); the error is
        PPL * sqrt((mean of squares - square of mean) / (count - 1)).
     """
@@ -317,7 +321,8 @@ def perplexity(args: argparse.Namespace) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Timed as `llama-bench` does: random tokens, nothing sampled, one warm-up, an empty cache before each repetition."""
+    """Timed as `llama-bench` does: random tokens, nothing sampled, one warm-up, an
+    empty cache before each repetition."""
     library = Library(args.lib, args.backend or BEST)
     model = Model(library, args.model, n_ctx=args.prompt + args.gen, threads=args.threads, kv=args.kv, flash=args.flash)
     rng = random.Random(0)

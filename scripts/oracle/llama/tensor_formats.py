@@ -25,7 +25,7 @@ RECIPES = {
     "TQ2_0": 37,
 }
 IMATRIX = "+imatrix"
-# of Gemma, whose rows of 640 weights are no whole blocks of 256, most tensors get the formats that replace others
+# rows of 640 weights, as in Gemma, are no whole blocks of 256: most tensors get formats that replace others
 MODELS = {
     "smollm2-135m-instruct-q4_1.gguf": [
         *RECIPES, *(name + IMATRIX for name in ["Q6_K", "Q5_K_M", "Q4_K_M", "Q4_0", "IQ4_XS", "Q3_K_M", "Q2_K"]),

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Records the tokens of texts and pairs by the `tokenizers` library, with the kinds of `tokenizer.json` that encoders have.
+"""Records the tokens of texts and pairs by the `tokenizers` library, with the kinds of
+`tokenizer.json` that encoders have.
 
     encoders.py        into crates/text/tests/encoders.json
 
-The vocabulary is that of `crates/text/tests/unigram`: as it is for Unigram, and for WordPiece with `##` before pieces inside a word. A fixture has
-per kind the `tokenizer.json` without its vocabulary and without the table of the normalizer, texts: [[text, ids]] and pairs:
-[[first, second, ids]], with the tokens at the ends. Needs tokenizers from PyPI.
+The vocabulary is that of `crates/text/tests/unigram`: as it is for Unigram, and for WordPiece with `##`
+before pieces inside a word. A fixture has per kind the `tokenizer.json` without its vocabulary and without
+the table of the normalizer, texts: [[text, ids]] and pairs: [[first, second, ids]], with the tokens at the
+ends. Needs tokenizers from PyPI.
 """
 
 from __future__ import annotations

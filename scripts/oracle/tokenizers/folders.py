@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records the tokens of `tokenizer.json` files as the `tokenizers` library encodes texts, without tokens at the ends.
+"""Records the tokens of `tokenizer.json` files as the `tokenizers` library encodes
+texts, without tokens at the ends.
 
     folders.py FOLDER        into crates/text/tests/folders.json
 

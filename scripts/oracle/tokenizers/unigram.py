@@ -3,8 +3,8 @@
 
     unigram.py wiki.test.raw crates/text/tests/unigram
 
-Writes `vocab.json` (pieces, scores, token types of GGUF, texts and their ids) and `nmt_nfkc.bin`, the normaliser's table. Needs
-`sentencepiece` from PyPI; training gives the same vocabulary every time.
+Writes `vocab.json` (pieces, scores, token types of GGUF, texts and their ids) and `nmt_nfkc.bin`, the
+normaliser's table. Needs `sentencepiece` from PyPI; training gives the same vocabulary every time.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 
     adapters.py [NAME...]        into fixtures/adapters/NAME.json
 
-A fixture names its base model (fixtures/safetensors), and has the `adapter_config.json` of each adapter, the names and shapes of its
-tensors as PEFT saves them, the scale with which it is used, and some logits with all of them. The values of tensors are made as in
-`architectures.py`. Needs torch, transformers, safetensors and peft from PyPI.
+A fixture names its base model (fixtures/safetensors), and has the `adapter_config.json` of each
+adapter, the names and shapes of its tensors as PEFT saves them, the scale with which it is used, and
+some logits with all of them. The values of tensors are made as in `architectures.py`. Needs torch,
+transformers, safetensors and peft from PyPI.
 """
 
 from __future__ import annotations

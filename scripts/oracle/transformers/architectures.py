@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Records the logits, rows of tokens or scores of `transformers` for tiny models of every architecture that safetensors folders may have.
+"""Records the logits, rows of tokens or scores of `transformers` for tiny models of every architecture that
+safetensors folders may have.
 
     architectures.py [NAME...]        into fixtures/safetensors/NAME.json
 
-A fixture has the `config.json`, the names and shapes of the tensors as `transformers` saves them, and some logits: those of some positions,
-of an encoder its rows of these tokens, of a classifier its scores. The weights are not
-stored: value i of a tensor is `offset + gain * u`, where u in [-1, 1) is made of the upper 24 bits of splitmix64(fnv1a(name) + i). Needs
-torch, transformers and safetensors from PyPI.
+A fixture has the `config.json`, the names and shapes of the tensors as `transformers` saves them, and some
+logits: those of some positions, of an encoder its rows of these tokens, of a classifier its scores. The
+weights are not stored: value i of a tensor is `offset + gain * u`, where u in [-1, 1) is made of the upper 24
+bits of splitmix64(fnv1a(name) + i). Needs torch, transformers and safetensors from PyPI.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ MODELS = {
     "qwen3next": ("Qwen3NextConfig", {"head_dim": 32, "num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, **EXPERTS, "shared_expert_intermediate_size": 48}),
     "lfm2": ("Lfm2Config", {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"], "block_auto_adjust_ff_dim": False}),
     "lfm2moe": ("Lfm2MoeConfig", {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"], **EXPERTS, "num_dense_layers": 1}),
-    # one group: with several, transformers normalises all of them together, and the models' own code each alone
+    # one group: of several, transformers normalises all together, and the published code each alone
     "mamba2": ("Mamba2Config", {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 1, "expand": 2, "num_hidden_layers": 2}),
     "gemma4moe": ("Gemma4TextConfig", {"head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}),
     "granite-hybrid": ("GraniteMoeHybridConfig", {**GRANITE_MAMBA, "num_local_experts": 4, "num_experts_per_tok": 2}),

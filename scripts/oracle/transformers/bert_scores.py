@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Records the scores of `transformers` for a GGUF file of a BERT reranker: single texts, and pairs with the types of their tokens.
+"""Records the scores of `transformers` for a GGUF file of a BERT reranker: single texts, and
+pairs with the types of their tokens.
 
     bert_scores.py tiny-bert-rank-q8_0.gguf       into fixtures/embeddings/tiny-bert-rank-q8_0.json
 
-The weights are decoded to f32 and loaded into BertForSequenceClassification: GELU with the error function, which llama.cpp replaces by a
-table of halves of its tanh form, and the second row of the types for the tokens of a second text, which llama.cpp does not use. The fixture
-has model, sha256, oracle, and texts: [{tokens, second, vector}]; `second` is where the second text begins, null for a single text. Token ids
-are random. Needs torch, transformers and gguf from PyPI.
+The weights are decoded to f32 and loaded into BertForSequenceClassification: GELU with the error function,
+which llama.cpp replaces by a table of halves of its tanh form, and the second row of the types for the tokens
+of a second text, which llama.cpp does not use. The fixture has model, sha256, oracle, and texts: [{tokens,
+second, vector}]; `second` is where the second text begins, null for a single text. Token ids are random.
+Needs torch, transformers and gguf from PyPI.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ TEXTS = [(7, None), (45, None), (12, 5), (60, 9), (40, 33)]
 
 
 def renamed(name: str) -> str:
-    """`blk.0.attn_q.weight` as `bert.encoder.layer.0.attention.self.query.weight`; a tensor without a counterpart is an error."""
+    """`blk.0.attn_q.weight` as `bert.encoder.layer.0.attention.self.query.weight`; a tensor without a
+    counterpart is an error."""
     part, kind = name.rsplit(".", 1)
     if part in OUTER:
         return f"{OUTER[part]}.{kind}"

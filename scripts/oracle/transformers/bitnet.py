@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Records the results of `transformers` for a GGUF file of BitNet b1.58, whose graph llama.cpp does not have (squared ReLU).
+"""Records the results of `transformers` for a GGUF file of BitNet b1.58.
+
+llama.cpp does not have its graph (squared ReLU).
 
     bitnet.py tiny-bitnet-b1.58-tq2_0.gguf --tokens fixtures/llama/tiny-bitnet-q8_0-exact.json --positions 24 --top 16
 
-The weights are decoded to f32 and loaded into BitNetForCausalLM: sub-norms, squared ReLU, rotation of halves of a head. Token ids are
-those of another fixture with the same vocabulary. The fixture has the format of llama/models.py, as exact arithmetic, and goes to
-fixtures/transformers/NAME-exact.json. Needs torch, transformers and gguf from PyPI.
+The weights are decoded to f32 and loaded into BitNetForCausalLM: sub-norms, squared ReLU, rotation of halves
+of a head. Token ids are those of another fixture with the same vocabulary. The fixture has the format of
+llama/models.py, as exact arithmetic, and goes to fixtures/transformers/NAME-exact.json. Needs torch,
+transformers and gguf from PyPI.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ LAYER = {
 
 
 def renamed(name: str) -> str:
-    """`blk.0.attn_q.weight` as `model.layers.0.self_attn.q_proj.weight`; a tensor without a counterpart is an error."""
+    """`blk.0.attn_q.weight` as `model.layers.0.self_attn.q_proj.weight`; a tensor
+    without a counterpart is an error."""
     part = name.removesuffix(".weight")
     if part in OUTER:
         return f"{OUTER[part]}.weight"

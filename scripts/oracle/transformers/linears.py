@@ -4,10 +4,11 @@
     linears.py        into fixtures/quantized/NAME.safetensors and NAME.json
     linears.py GPTQ AWQ    only those of groups of 128: the folders have `auto_gptq` 0.7.1 and `awq` 0.2.9
 
-The tensors of `linear` are those of a checkpoint, `expected` has the decoded weights, and the JSON file has the quantization_config.
-compressed-tensors, bitsandbytes, MLX and transformers (BitNet, MXFP4) decode their own, and so do auto-gptq and AutoAWQ, whose packing
-modules are loaded from their unpacked packages (both need a GPU to be installed); other GPTQ, AWQ and FP8 linears are packed and decoded
-here with numpy from the description of their layouts. Needs torch, transformers, safetensors, compressed-tensors, bitsandbytes and
+The tensors of `linear` are those of a checkpoint, `expected` has the decoded weights, and the JSON file has
+the quantization_config. compressed-tensors, bitsandbytes, MLX and transformers (BitNet, MXFP4) decode their
+own, and so do auto-gptq and AutoAWQ, whose packing modules are loaded from their unpacked packages (both need
+a GPU to be installed); other GPTQ, AWQ and FP8 linears are packed and decoded here with numpy from the
+description of their layouts. Needs torch, transformers, safetensors, compressed-tensors, bitsandbytes and
 mlx[cpu] from PyPI.
 """
 

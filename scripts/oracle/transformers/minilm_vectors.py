@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records the vectors of all-MiniLM-L6-v2 as sentence-transformers computes them: mean of the last hidden states, length one.
+"""Records the vectors of all-MiniLM-L6-v2 as sentence-transformers computes them: mean of
+the last hidden states, length one.
 
     minilm_vectors.py FOLDER        into fixtures/embeddings/all-minilm-l6-v2.json
 

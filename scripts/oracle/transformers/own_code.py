@@ -4,10 +4,11 @@
 
     own_code.py [NAME...]        into fixtures/safetensors/NAME.json
 
-The format is that of `architectures.py`. `jina-v3-own` and `xlm-roberta-fused-rank` are computed by the class of `transformers` that has the same
-layers, from the same weights under its names, and so is `llama-embed`, by `LlamaModel` with `is_causal` false. JinaBert, nomic-embed-text v2 and
-Maple are not in `transformers`: `jina_bert`, `nomic_moe` and `maple` are written here, one line per step of what the published code of these models
-defines.
+The format is that of `architectures.py`. `jina-v3-own` and `xlm-roberta-fused-rank` are computed by the
+class of `transformers` that has the same layers, from the same weights under its names, and so is
+`llama-embed`, by `LlamaModel` with `is_causal` false. JinaBert, nomic-embed-text v2 and Maple are not in
+`transformers`: `jina_bert`, `nomic_moe` and `maple` are written here, one line per step of what the
+published code of these models defines.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def heads(x: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def slopes(count: int) -> torch.Tensor:
-    """Those of ALiBi: powers of 2^(-8/n), and for other counts every second one of twice the power of two below."""
+    """Those of ALiBi: powers of 2^(-8/n), and for other counts every second one
+    of twice the power of two below."""
     def even(n: int) -> list[float]:
         return [2.0 ** (-8.0 * (i + 1) / n) for i in range(n)]
 
@@ -223,7 +225,8 @@ def jina_tensors(prefix: str, width: int, code: bool, head: dict[str, list[int]]
 
 
 def fused_tensors(own: bool) -> dict[str, list[int]]:
-    """The tensors of code for FlashAttention; with adapters of two tasks if `own`, as parts of the weights."""
+    """The tensors of code for FlashAttention; with adapters of two tasks if
+    `own`, as parts of the weights."""
     linears = {"mixer.Wqkv": [3 * WIDTH, WIDTH], "mixer.out_proj": [WIDTH, WIDTH], "mlp.fc1": [INNER, WIDTH], "mlp.fc2": [WIDTH, INNER]}
     norms = biased({"norm1": [WIDTH], "norm2": [WIDTH]})
     plain = bert_tensors(WIDTH, 1) | biased({"emb_ln": [WIDTH]}) | per_layer(LAYERS, "encoder.layers.", biased(linears) | norms)

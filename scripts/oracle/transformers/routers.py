@@ -4,9 +4,10 @@
     routers.py                       into fixtures/routers/NAME.json
     routers.py --near NAME SEED...   prints the smallest gaps of these seeds, to choose one with near ties
 
-Weights are made as in `architectures.py`, from the seed and the name of a tensor. A choice of experts depends on everything before it,
-so all of the model is computed in f64: `transformers` converts some values to f32 whatever the model's dtype is, which is replaced here.
-The gap of a token is that between the last expert that is chosen and the next one, in parts of the standard deviation of a layer's logits. Needs torch,
+Weights are made as in `architectures.py`, from the seed and the name of a tensor. A choice of experts
+depends on everything before it, so all of the model is computed in f64: `transformers` converts some values
+to f32 whatever the model's dtype is, which is replaced here. The gap of a token is that between the last
+expert that is chosen and the next one, in parts of the standard deviation of a layer's logits. Needs torch,
 transformers and safetensors from PyPI.
 """
 
@@ -90,7 +91,8 @@ def in_f64(model: torch.nn.Module, tokens: list[int]) -> tuple[np.ndarray, dict[
 
 
 def gaps(logits: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
-    """Of each token, in standard deviations of the logits; with a bias on the sigmoids that choose, for the largest slope of a sigmoid."""
+    """Of each token, in standard deviations of the logits; with a bias on the sigmoids that choose, for the
+    largest slope of a sigmoid."""
     scores = logits if bias is None else 4 * (1 / (1 + np.exp(-logits)) + bias)
     best = -np.sort(-scores, axis=-1)
     return (best[:, USED - 1] - best[:, USED]) / logits.std()

@@ -19,7 +19,8 @@ const VOCAB: usize = 40;
 const WIDTH: usize = 16;
 const EXPERTS: usize = 5;
 
-/// Embed, one attention layer with rope, experts, and an output matrix; nothing in it forgets the order of tokens.
+/// Embed, one attention layer with rope, experts, and an output matrix; nothing in it
+/// forgets the order of tokens.
 fn model() -> &'static (Graph, Vec<HostTensor>) {
     static MODEL: OnceLock<(Graph, Vec<HostTensor>)> = OnceLock::new();
     MODEL.get_or_init(|| {
@@ -64,8 +65,8 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
     })
 }
 
-/// The reference as a backend that runs ahead; the device is lost after this many steps. The program of each step is recorded. The
-/// last field: whether it adapts all steps.
+/// The reference as a backend that runs ahead; the device is lost after this many steps. The program of each
+/// step is recorded. The last field: whether it adapts all steps.
 struct Ahead(Reference, usize, Arc<Mutex<Vec<Program>>>, bool);
 
 impl Ahead {

@@ -1,4 +1,5 @@
-//! A graph with recurrent layers and attention in an engine: states, snapshots and pages together never change a text.
+//! A graph with recurrent layers and attention in an engine: states, snapshots and pages
+//! together never change a text.
 
 use std::sync::OnceLock;
 

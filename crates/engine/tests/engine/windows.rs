@@ -1,4 +1,5 @@
-//! Layers with a window give their pages back: memory stays flat, prefixes are found again, and no text changes.
+//! Layers with a window give their pages back: memory stays flat, prefixes are found
+//! again, and no text changes.
 
 use std::sync::OnceLock;
 
@@ -54,7 +55,8 @@ fn limits(max_seqs: usize) -> Limits {
     Limits { max_seqs, max_context: 400, max_waiting: 9, step_millis: 0 }
 }
 
-/// Runs one request after the other; returns the cached tokens of each, and the most window pages held at any time.
+/// Runs one request after the other; returns the cached tokens of each, and the most
+/// window pages held at any time.
 fn one_by_one(capacity: Capacity, prompts: &[Vec<u32>], max_tokens: usize) -> (Vec<usize>, usize) {
     let mut scheduler = Scheduler::new(limits(1), capacity).unwrap();
     let mut runner = ScriptedRunner::new(VOCAB, capacity);
