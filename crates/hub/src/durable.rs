@@ -18,7 +18,9 @@ pub(crate) fn publish(from: &Path, to: &Path) -> Result<(), HubError> {
 /// Gives the file `path` this text: readers see the text before it or all of the new one. `partial` is
 /// written meanwhile, by one caller at a time.
 pub(crate) fn replace(path: &Path, partial: &Path, text: &str) -> Result<(), HubError> {
-    File::create(partial).and_then(|mut file| file.write_all(text.as_bytes())).map_err(HubError::io(partial))?;
+    File::create(partial)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(HubError::io(partial))?;
     publish(partial, path)
 }
 

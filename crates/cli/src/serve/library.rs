@@ -190,7 +190,11 @@ impl Library for LocalLibrary {
             Some(_) => described.next().unwrap_or(entry.model),
             None => {
                 let checkpoint = Checkpoint::from_bytes(tern::STORIES.into()).ok();
-                LibraryModel { digest: digest(None), details: checkpoint.as_ref().map(details), ..entry.model }
+                LibraryModel {
+                    digest: digest(None),
+                    details: checkpoint.as_ref().map(details),
+                    ..entry.model
+                }
             }
         };
         entries.into_iter().map(of_entry).collect()
@@ -236,7 +240,8 @@ impl Library for LocalLibrary {
                 let backend = args.model.backend();
                 let backend =
                     backend.map_err(|error| LoadError { message: error.to_string(), is_memory: false })?;
-                let model = checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
+                let model =
+                    checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
                 Ok(served(&args, model, vec![name], digest))
             }),
         })

@@ -133,7 +133,8 @@ fn address_space() -> usize {
 #[test]
 fn what_a_client_declares_and_does_not_send_takes_no_memory() {
     let site = Site::new(Setup::default());
-    let threads: Vec<_> = (0..8).map(|_| site.open("POST", "/tokenize", &[], b"{\"prompt\": \"a\"}")).collect();
+    let threads: Vec<_> =
+        (0..8).map(|_| site.open("POST", "/tokenize", &[], b"{\"prompt\": \"a\"}")).collect();
     drop(threads); // all threads run
     thread::sleep(Duration::from_millis(200));
     let before = address_space();
