@@ -125,11 +125,25 @@ impl GraphRunner {
     /// `tensors` have the names and the order of `graph.weights`. They are stored one at a time while a few
     /// of the next ones are made, and `progress` is called after each with the bytes stored so far.
     pub fn new(
-        mut backend: Box<dyn Backend>,
+        backend: Box<dyn Backend>,
         graph: &Graph,
         tensors: impl IntoIterator<Item = impl Into<LazyTensor>>,
         config: RunnerConfig,
         mut progress: impl FnMut(u64),
+    ) -> Result<GraphRunner, EngineError> {
+        GraphRunner::new_while(backend, graph, tensors, config, |stored| {
+            progress(stored);
+            true
+        })
+    }
+
+    /// The same as long as `progress` returns true: else it fails before the next tensor is stored.
+    pub fn new_while(
+        mut backend: Box<dyn Backend>,
+        graph: &Graph,
+        tensors: impl IntoIterator<Item = impl Into<LazyTensor>>,
+        config: RunnerConfig,
+        mut progress: impl FnMut(u64) -> bool,
     ) -> Result<GraphRunner, EngineError> {
         let RunnerConfig { capacity, kv_cells: cells, threads } = config;
         capacity.check()?;
@@ -160,8 +174,10 @@ impl GraphRunner {
                 weights.push(store(&mut *backend, want, roles, &tensor)?);
             }
             stored += tensor.data().len() as u64;
-            progress(stored);
-            Ok::<_, EngineError>(())
+            match progress(stored) {
+                true => Ok(()),
+                false => Err(EngineError::Load("loading was stopped".into())),
+            }
         })?;
         drop(tensors); // and what they are made of
         let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs };

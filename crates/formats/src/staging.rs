@@ -3,10 +3,8 @@
 //! Its name has a random part and it is created exclusively, so that no other folder is used or removed, and runs with the same
 //! output do not share one. It is locked while its process lives: a folder that can be locked was left by a process that was killed.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -33,7 +31,7 @@ impl Staging {
         let prefix = format!(".{prefix}{MARK}");
         remove_abandoned(&parent, &prefix);
         loop {
-            let path = parent.join(format!("{prefix}{:016x}{END}", random()));
+            let path = parent.join(format!("{prefix}{:016x}{END}", getrandom::u64()?));
             match fs::create_dir(&path) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
                 created => created?,
@@ -109,11 +107,6 @@ fn remove_abandoned(parent: &Path, prefix: &str) {
 fn is_ours(name: &OsStr, prefix: &str) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_suffix(END));
     number.is_some_and(|n| n.len() == 16 && n.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')))
-}
-
-/// A number that no other process has.
-fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]

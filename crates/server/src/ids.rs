@@ -1,11 +1,8 @@
-//! Random ids and seeds, from the randomness that the standard library seeds its maps with.
+//! Random ids and seeds.
 
-use std::hash::{BuildHasher, RandomState};
-
-/// 64 random bits.
+/// 64 random bits of the system.
 pub(crate) fn random() -> u64 {
-    // every `RandomState` has its own keys
-    RandomState::new().hash_one(0_u8)
+    getrandom::u64().expect("the system has random numbers")
 }
 
 /// `prefix` and 32 hexadecimal digits.

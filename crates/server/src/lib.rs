@@ -25,9 +25,9 @@ mod state;
 
 pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
+pub use models::keep::KeepModels;
 pub use models::library::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};
 pub use models::model::{DefaultAdapters, ServedModel};
-pub use models::registry::KeepModels;
 pub use server::Server;
 pub use state::Loader;
 

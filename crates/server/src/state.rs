@@ -13,8 +13,9 @@ use crate::http::error::ApiError;
 use crate::metrics::Metrics;
 use crate::models::model::ServedModel;
 use crate::models::probe::Probe;
-use crate::models::registry::{self, Phase, Registry};
-use crate::request::prepare::Workers;
+use crate::models::registry::{self, Registry};
+use crate::models::slot::Phase;
+use crate::request::workers::Workers;
 use crate::response_store::{KeyResponses, ResponseStore};
 
 /// Shared by all requests.

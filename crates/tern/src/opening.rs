@@ -158,11 +158,11 @@ impl OpenedModel {
             if bytes >= weights {
                 progress.continues("preparing kernels"); // a GPU's are compiled for the model the first time
             }
+            !progress.stopped()
         };
-        let tensors = opened.tensors.into_iter().take_while(|_| !progress.stopped());
-        let runner = GraphRunner::new(backend, &opened.model.graph, tensors, config, stored);
+        let runner = GraphRunner::new_while(backend, &opened.model.graph, opened.tensors, config, stored);
         if runner.is_err() {
-            check_stopped(&opened.name, progress)?; // a tensor is missing because of that
+            check_stopped(&opened.name, progress)?;
         }
         let mut runner = runner?;
         if !opened.adapters.files.is_empty() {

@@ -9,7 +9,6 @@ mod report;
 mod requests;
 mod summary;
 
-use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -53,8 +52,10 @@ pub(crate) fn bench_serve(args: &BenchServeArgs) -> CliResult<()> {
         Some(model) => model.clone(),
         None => client.first_model()?,
     };
-    // every `RandomState` has its own keys
-    let seed = args.seed.and_then(|seed| seed.0).unwrap_or_else(|| RandomState::new().hash_one(0_u8));
+    let seed = match args.seed.and_then(|seed| seed.0) {
+        Some(seed) => seed,
+        None => getrandom::u64().map_err(|e| CliError::message(format!("--seed: no random number: {e}")))?,
+    };
     let requests = Requests::negotiate(&client, args, &model, seed)?;
 
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));

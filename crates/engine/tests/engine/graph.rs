@@ -286,6 +286,16 @@ fn progress_counts_the_stored_bytes() {
     GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), config(CAPACITY), progress).unwrap();
     let row = WIDTH as u64 * 4;
     assert_eq!(stored, [40, 56, 64, 72, 112, 117, 197].map(|rows| rows * row));
+    // it ends when the progress says so, also after the last tensor
+    for most in [1, 3, 7] {
+        let (mut count, backend) = (0, Box::new(Reference::new()));
+        let ended = GraphRunner::new_while(backend, graph, tensors.clone(), config(CAPACITY), |_| {
+            count += 1;
+            count < most
+        });
+        assert_eq!(ended.err().map(|error| error.to_string()).as_deref(), Some("loading was stopped"));
+        assert_eq!(count, most);
+    }
 }
 
 #[test]

@@ -1,20 +1,12 @@
-//! The log-probabilities of prompts: what is requested of them, the engine's requests that compute them, and how they are
-//! collected.
-//!
-//! Of a prompt that is scored, all tokens but the first are generated, and none of them is free.
-
-use std::sync::Arc;
+//! The log-probabilities of prompts: what is requested of them, and how they are collected.
 
 use serde_json::{Map, Value, json};
-use tern::engine::{Request, Sampled};
+use tern::engine::Sampled;
 use tern::text::Tokenizer;
-use tern::{CompiledConstraint, TokenRules};
 
 use crate::Config;
 use crate::http::error::Result;
-use crate::models::model::ServedModel;
 use crate::request::json::decimal;
-use crate::request::options::Options;
 use crate::request::params::Params;
 
 /// What is reported of the log-probabilities of a prompt.
@@ -24,13 +16,6 @@ pub(crate) struct Scoring {
     pub(crate) echoed: bool,
     /// `prompt_logprobs`: they are reported separately, with this many most probable tokens.
     pub(crate) prompt_logprobs: Option<usize>,
-}
-
-/// The engine's requests of one prompt, one per choice.
-pub(crate) struct PromptRequests {
-    pub(crate) requests: Vec<Request>,
-    /// Tokens of the prompt that each generates.
-    pub(crate) scored: usize,
 }
 
 /// The prompt of one choice as its log-probabilities become known.
@@ -48,41 +33,8 @@ impl Scoring {
         Ok(top.map(|top| top as usize))
     }
 
-    fn is_on(self) -> bool {
+    pub(crate) fn is_on(self) -> bool {
         self.echoed || self.prompt_logprobs.is_some()
-    }
-}
-
-impl Options {
-    /// The requests of a prompt.
-    pub(crate) fn requests(
-        &self,
-        served: &ServedModel,
-        prompt: &[u32],
-        constraint: Option<&CompiledConstraint>,
-    ) -> Result<PromptRequests> {
-        let max_tokens = served.model.max_tokens(prompt.len(), self.max_tokens)?;
-        let given = if self.scoring.is_on() { prompt.len().min(1) } else { prompt.len() };
-        let (given, scored) = prompt.split_at(given);
-        let rules = TokenRules { forced: scored.into(), ..self.rules.clone() };
-        // an end token in the prompt must not end it
-        let has_end = scored.iter().any(|token| self.end_tokens.contains(token));
-        let end_tokens: Arc<[u32]> = if has_end { [].into() } else { Arc::clone(&self.end_tokens) };
-        let request = |choice| {
-            let mut sampling = self.sampling(choice);
-            sampling.logprobs = sampling.logprobs.max(self.scoring.prompt_logprobs);
-            Request {
-                sampling,
-                end_tokens: Arc::clone(&end_tokens),
-                priority: self.priority,
-                penalty_window: self.penalty_window,
-                constraint: served.model.constrained(&rules, constraint),
-                scored: scored.len(),
-                adapters: self.adapters.clone(),
-                ..Request::new(given.to_vec(), max_tokens + scored.len())
-            }
-        };
-        Ok(PromptRequests { requests: (0..self.n).map(request).collect(), scored: scored.len() })
     }
 }
 

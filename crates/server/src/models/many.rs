@@ -15,12 +15,13 @@ use tokio::time::timeout;
 
 use crate::failure::ServeError;
 use crate::http::error::{ApiError, Result};
+use crate::models::keep::KeepModels;
 use crate::models::library::{CheckedLoad, Library};
 use crate::models::model::ServedModel;
 use crate::models::names::{listed, shortened};
 use crate::models::pulls::Pulls;
-use crate::models::registry::{KeepModels, drop_in_background, loading, not_found, unknown_model};
-use crate::models::slot::{Phase, Slot};
+use crate::models::refusals::{loading, not_found, unknown_model};
+use crate::models::slot::{Phase, Slot, drop_in_background};
 
 /// Loads at once, without those that take too long: these wait for a disk, and others must not wait for them.
 const MAX_LOADS: usize = 8;

@@ -3,37 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
-use tokio::task::spawn_blocking;
-
 use crate::failure::{self, ServeError};
 use crate::http::error::{ApiError, Result};
+use crate::models::keep::KeepModels;
 use crate::models::library::Library;
 use crate::models::many::Many;
 use crate::models::model::ServedModel;
-use crate::models::names::shortened;
-pub(crate) use crate::models::slot::{Phase, Slot};
-
-/// How models of a library are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepModels {
-    /// How long an idle model stays loaded; none keeps it until its memory is needed.
-    pub keep_alive: Option<Duration>,
-    /// Maximum bytes of all loaded models; idle ones are dropped for a new one.
-    pub memory: Option<u64>,
-    /// How long a request waits for a model that is being loaded.
-    pub load_wait: Duration,
-    /// How long a load may take. Requests for a model that takes longer are refused at once until it is
-    /// loaded after all.
-    pub load_timeout: Duration,
-}
-
-impl Default for KeepModels {
-    fn default() -> KeepModels {
-        let (load_wait, load_timeout) = (Duration::from_secs(60), Duration::from_secs(600));
-        KeepModels { keep_alive: None, memory: None, load_wait, load_timeout }
-    }
-}
+use crate::models::refusals::{loading, unknown_model};
+use crate::models::slot::{Phase, Slot, drop_in_background};
 
 pub(crate) enum Registry {
     /// One model, loaded at the start. Its failure ends the server.
@@ -124,34 +101,6 @@ fn one_model(slot: &Slot, name: Option<&str>) -> Result<Arc<ServedModel>> {
         Some(name) if !served.has_name(name) => Err(unknown_model(name, served.id())),
         _ => Ok(served),
     }
-}
-
-/// The response to requests for a model that is being loaded.
-pub(crate) fn loading(message: String) -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message).code("loading").retry(2)
-}
-
-/// A name that no model has; `known` are the names of those that exist.
-pub(crate) fn unknown_model(name: &str, known: &str) -> ApiError {
-    not_found(format!("the model {:?} does not exist; this server has {known:?}", shortened(name)))
-}
-
-/// A 404 response about the model.
-pub(crate) fn not_found(message: String) -> ApiError {
-    let error = ApiError::new(StatusCode::NOT_FOUND, message).code("model_not_found");
-    ApiError { param: Some("model".into()), ..error }
-}
-
-/// Drops models on a blocking thread, because the end of an engine waits for its step; returns whether there were any.
-pub(crate) fn drop_in_background(slots: Vec<Arc<Slot>>) -> bool {
-    let some = !slots.is_empty();
-    if some {
-        for slot in &slots {
-            tracing::info!(model = %slot.name, "unloaded");
-        }
-        drop(spawn_blocking(move || drop(slots)));
-    }
-    some
 }
 
 /// Why the server should be restarted: its only model could not be loaded, or an engine is stuck or has ended.

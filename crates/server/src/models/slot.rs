@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use crate::models::model::ServedModel;
 
@@ -107,4 +108,16 @@ impl Slot {
             Phase::Failed(_) | Phase::NoMemory(_) => true,
         }
     }
+}
+
+/// Drops models on a blocking thread, because the end of an engine waits for its step; returns whether there were any.
+pub(crate) fn drop_in_background(slots: Vec<Arc<Slot>>) -> bool {
+    let some = !slots.is_empty();
+    if some {
+        for slot in &slots {
+            tracing::info!(model = %slot.name, "unloaded");
+        }
+        drop(spawn_blocking(move || drop(slots)));
+    }
+    some
 }

@@ -5,10 +5,10 @@ use tern::text::CallStyle;
 use tern::{ChatReading, ChatStart, Reading, call_token};
 
 use crate::generation::Job;
-use crate::generation::scoring::PromptRequests;
 use crate::http::error::{ApiError, Result};
 use crate::request::constraint::RequestedGrammar;
 use crate::request::encode::Encoder;
+use crate::request::engine_requests::PromptRequests;
 use crate::request::options::Options;
 use crate::request::prompt::Chat;
 use crate::request::tools::ToolChoice;

@@ -8,7 +8,6 @@ use std::time::Instant;
 use axum::body::Body;
 use axum::http::StatusCode;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout_at;
 
@@ -22,27 +21,6 @@ use crate::models::registry::Registry;
 use crate::request::params::{Params, Unparsed};
 use crate::response_store::KeyResponses;
 use crate::state::{App, Stop};
-
-/// Bodies up to this size have separate workers, so that they never wait for larger ones.
-const SMALL_BODY: usize = 64 << 10;
-
-/// Limits how many requests are prepared at once, because the work is CPU-bound.
-pub(crate) struct Workers {
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
-}
-
-impl Workers {
-    pub(crate) fn new() -> Workers {
-        let cores = std::thread::available_parallelism().map_or(2, usize::from);
-        let workers = |count: usize| Arc::new(Semaphore::new(count.max(1)));
-        Workers { small: workers(cores), large: workers(cores / 2) }
-    }
-
-    fn for_body(&self, bytes: usize) -> &Arc<Semaphore> {
-        if bytes <= SMALL_BODY { &self.small } else { &self.large }
-    }
-}
 
 /// Cancels a preparation when its client disconnects or its deadline passes.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use tern::{ChatEnd, Error, Message};
 use crate::Config;
 use crate::http::error::{ApiError, Result};
 use crate::models::model::ServedModel;
-use crate::models::registry::unknown_model;
+use crate::models::refusals::unknown_model;
 use crate::request::conversation;
 use crate::request::encode::Encoder;
 use crate::request::params::Params;

@@ -23,7 +23,8 @@ use crate::http::error::Result;
 use crate::http::request_log::RequestLog;
 use crate::models::library::LibraryModel;
 use crate::models::model::ServedModel;
-use crate::models::registry::{Phase, Registry};
+use crate::models::registry::Registry;
+use crate::models::slot::{Phase, Slot};
 use crate::request::ignored::Object;
 use crate::request::options::unparsed;
 use crate::request::params::Params;
@@ -101,7 +102,7 @@ fn parameter_size(parameters: u64) -> String {
 /// The models that are loaded.
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let entry = |slot: &Arc<crate::models::registry::Slot>| {
+    let entry = |slot: &Arc<Slot>| {
         let Phase::Ready(served) = slot.phase.borrow().clone() else { return None };
         let usage = *slot.usage();
         // a model that is kept has a time far ahead, as with Ollama
