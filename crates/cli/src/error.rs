@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use tern::formats::FormatError;
+use tern::models::ModelError;
 use tern_server::ServeError;
 
 pub(crate) type CliResult<T> = Result<T, CliError>;
@@ -63,9 +65,7 @@ macro_rules! from_display {
 }
 
 from_display!(
-    tern::formats::FormatError,
     tern::formats::MetadataError,
-    tern::models::ModelError,
     tern::engine::EngineError,
     tern::engine::SamplingError,
     tern::graph::BackendError,
@@ -85,7 +85,35 @@ impl From<tern::Error> for CliError {
             tern::Error::Memory { .. } => {
                 format!("{e}; use a smaller context (-c) or a smaller format")
             }
+            tern::Error::Model(e) => advised_model(e),
+            tern::Error::Format(e) => advised_file(e),
             _ => e.to_string(),
         })
+    }
+}
+
+impl From<ModelError> for CliError {
+    fn from(e: ModelError) -> CliError {
+        CliError::Message(advised_model(&e))
+    }
+}
+
+impl From<FormatError> for CliError {
+    fn from(e: FormatError) -> CliError {
+        CliError::Message(advised_file(&e))
+    }
+}
+
+fn advised_model(e: &ModelError) -> String {
+    match e {
+        ModelError::IsAdapter => format!("{e}, and the adapter with --lora"),
+        _ => e.to_string(),
+    }
+}
+
+fn advised_file(e: &FormatError) -> String {
+    match e {
+        FormatError::Conversion(_, why) if why.needs_quantizing() => format!("{e}: use `tern quantize`"),
+        _ => e.to_string(),
     }
 }

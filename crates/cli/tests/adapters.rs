@@ -101,7 +101,10 @@ fn wrong_adapters_are_refused() {
     let other = refused("stories", &format!("a={one}"));
     assert!(other.contains("an adapter of a `llama` model: the model is `"), "{other}");
     let alone = home.run(&["run", "-q", "-m", &one, PROMPT]).refusal().to_string();
-    assert!(alone.contains("the file is an adapter: want its base model"), "{alone}");
+    assert!(
+        alone.contains("the file is an adapter: want its base model, and the adapter with --lora"),
+        "{alone}"
+    );
     let lora = format!("a={one}");
     let several = ["serve", "-q", "--port", "0", "-m", "./base.gguf", "-m", "stories", "--lora", &lora];
     assert!(home.run(&several).refusal().contains("--lora: requires one model (-m)"));

@@ -14,7 +14,7 @@ use tern_quant::{EncodeError, F16, INT4_32, INT4_128, Q4_0, Q4_1, Quant};
 
 use self::shards::Shard;
 use crate::whole_file::write_whole_files;
-use crate::{Checkpoint, FormatError, Metadata, Tensor};
+use crate::{Checkpoint, ConversionError, FormatError, Metadata, Tensor};
 
 /// How a model is written.
 #[derive(Clone, Debug)]
@@ -111,25 +111,25 @@ impl<'a> Conversion<'a> {
 
     /// Refuses what cannot be written before anything is.
     fn check(&self, tensor: &Tensor, target: &TargetTensor<'_>) -> Result<(), FormatError> {
-        let wrong = |why: String| Err(FormatError::Config(format!("{}: {why}", tensor.name)));
+        let wrong = |why: ConversionError| Err(FormatError::Conversion(tensor.name.clone(), why));
         let (to, cols) = (target.format, tensor.cols());
         if to == tensor.quant {
             return Ok(());
         }
         if !tensor.quant.is_runnable() {
-            return wrong(format!("format {} cannot be decoded", tensor.quant));
+            return wrong(ConversionError::NotDecoded(tensor.quant.name));
         }
         if to.encode.is_none() {
-            return wrong(format!("{to} can be read but not written"));
+            return wrong(EncodeError::NoEncoder(to.name).into());
         }
         if self.exact && tensor.quant.is_float() && !to.is_float() {
-            return wrong(format!("{to} would change its weights: use `tern quantize`"));
+            return wrong(ConversionError::NotExact(to.name));
         }
         let matrices = matrices_of(tensor);
         match target.importance.map(<[f32]>::len) {
-            Some(found) if found != cols && found != cols * matrices => wrong(format!(
-                "importance has {found} values, the tensor {matrices} matrices of {cols} columns"
-            )),
+            Some(found) if found != cols && found != cols * matrices => {
+                wrong(ConversionError::Importance { found, matrices, cols })
+            }
             _ => Ok(()),
         }
     }
@@ -167,7 +167,7 @@ impl<'a> Conversion<'a> {
         }
         if self.exact && [&Q4_0, &Q4_1].contains(&to) && has_zero_points(tensor.quant) {
             let blocks = without_zero_points(tensor.quant, to, &data);
-            return blocks.map_err(|e| FormatError::Config(format!("{}: {e}", tensor.name)));
+            return blocks.map_err(|e| FormatError::Conversion(tensor.name.clone(), e.into()));
         }
         let (cols, rows) = (tensor.cols(), tensor.rows());
         let exact = self.exact && !tensor.quant.is_float();
@@ -184,7 +184,7 @@ impl<'a> Conversion<'a> {
             let spawned: Vec<_> = starts
                 .map(|start| scope.spawn(move || source.rows(start..(start + each).min(rows))))
                 .collect();
-            let lost = || FormatError::Config(format!("{}: a thread has panicked", tensor.name));
+            let lost = || FormatError::Conversion(tensor.name.clone(), ConversionError::Panicked);
             spawned.into_iter().map(|handle| handle.join().unwrap_or_else(|_| Err(lost()))).collect()
         });
         let mut out = Vec::new();
@@ -203,7 +203,7 @@ impl<'a> Conversion<'a> {
             });
         match same {
             true => Ok(()),
-            false => Err(failed(path, "the file differs from what was written to it")),
+            false => Err(FormatError::WrittenDiffers(path.into())),
         }
     }
 }
@@ -262,7 +262,7 @@ impl Source<'_> {
         for row in range {
             from.decode(&self.data[row * row_bytes..][..row_bytes], tail, &mut weights);
             let start = out.len();
-            let wrong = |why: String| FormatError::Config(format!("{}: {why}", self.tensor.name));
+            let wrong = |e: EncodeError| FormatError::Conversion(self.tensor.name.clone(), e.into());
             let encoded = match self.target.importance {
                 None => to.encode(&weights, &mut out),
                 Some(all) => {
@@ -270,7 +270,7 @@ impl Source<'_> {
                     to.encode_row(&weights, &all[at..at + cols], &mut out)
                 }
             };
-            encoded.map_err(|e| wrong(e.to_string()))?;
+            encoded.map_err(wrong)?;
             if self.exact {
                 to.decode(&out[start..], &[], &mut again);
                 self.compare(row, &weights, &again)?;
@@ -285,7 +285,7 @@ impl Source<'_> {
         let (blocks, tail) = self.data.split_at(self.data.len() - from.tail);
         let (mut weights, mut out) = (vec![0.0; self.tensor.rows() * cols], vec![]);
         from.decode(blocks, tail, &mut weights);
-        let wrong = |e: EncodeError| FormatError::Config(format!("{}: {e}", self.tensor.name));
+        let wrong = |e: EncodeError| FormatError::Conversion(self.tensor.name.clone(), e.into());
         to.encode(&weights, &mut out).map_err(wrong)?;
         if self.exact {
             let (blocks, tail) = out.split_at(out.len() - to.tail);
@@ -302,10 +302,9 @@ impl Source<'_> {
     /// Refuses a row in which a weight would change.
     fn compare(&self, row: usize, weights: &[f32], again: &[f32]) -> Result<(), FormatError> {
         let Some(col) = weights.iter().zip(again).position(|(a, b)| a != b) else { return Ok(()) };
-        let (name, to, a, b) = (&self.tensor.name, self.target.format, weights[col], again[col]);
-        Err(FormatError::Config(format!(
-            "{name}: weight {col} of row {row} is {a}, and would be {b} in {to}: use `tern quantize`"
-        )))
+        let (weight, found) = (weights[col].to_string(), again[col].to_string());
+        let differs = ConversionError::Weight { row, col, weight, found, format: self.target.format.name };
+        Err(FormatError::Conversion(self.tensor.name.clone(), differs))
     }
 }
 
@@ -313,10 +312,6 @@ fn sum(data: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(data);
     hasher.finish()
-}
-
-fn failed(path: &Path, why: &str) -> FormatError {
-    FormatError::Config(format!("{}: {why}", path.display()))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::shown;
+use crate::{ConversionError, ExportError, FolderError, shown};
 
 /// Why a model could not be opened or written.
 #[derive(Debug, thiserror::Error)]
@@ -44,9 +44,36 @@ pub enum FormatError {
     /// A safetensors file that is not one: what is wrong.
     #[error("{0}")]
     Safetensors(String),
-    /// A folder of safetensors whose configuration, tokenizer or tensors cannot be used: why.
-    #[error("{0}")]
-    Config(String),
+    /// A folder of safetensors whose configuration, tokenizer or tensors cannot be used.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// A model that cannot be written as a folder.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// A tensor that cannot be converted: its name, why not.
+    #[error("{name}: {1}", name = shown(.0))]
+    Conversion(String, #[source] ConversionError),
+    /// A path that a file cannot replace: the path, what is there.
+    #[error("{path} is {1}: want the name of a file", path = .0.display())]
+    NotReplaceable(PathBuf, &'static str),
+    /// Nothing was written to the path.
+    #[error("{}: nothing was written", .0.display())]
+    NothingWritten(PathBuf),
+    /// A file that differs from what was written to it.
+    #[error("{}: the file differs from what was written to it", .0.display())]
+    WrittenDiffers(PathBuf),
+    /// A model of more files than their names can number.
+    #[error("{0} files: names of split models have five digits, use larger files")]
+    ManyFiles(u64),
+    /// A file has another number of tensors than were written to it: written, found.
+    #[error("{0} tensors were written, the file has {1}")]
+    WrittenTensors(usize, usize),
+    /// An importance matrix that was written cannot be read.
+    #[error(transparent)]
+    Importance(Box<crate::quantize::ImportanceError>),
+    /// A key is missing or has a wrong value.
+    #[error(transparent)]
+    Metadata(#[from] crate::MetadataError),
 
     /// An adapter that cannot be used, or not with its base model: why.
     #[error("{0}")]

@@ -31,7 +31,7 @@ use self::import::Import;
 use self::matrix::Matrix;
 pub(crate) use self::peft::open as open_adapter;
 use self::shards::Shards;
-use crate::{Access, Checkpoint, FormatError, Metadata, Value, safetensors, shown};
+use crate::{Access, Checkpoint, FolderError, FormatError, Metadata, Value, safetensors};
 
 /// The key of the number of quantised matrices that no block format has exactly: they are F16, rounded.
 pub const ROUNDED: &str = "tern.rounded_matrices";
@@ -47,12 +47,10 @@ pub fn folder_tokenizer(folder: &Path) -> Result<Metadata, FormatError> {
 
 pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatError> {
     let config = Config::read(folder, "config.json")?;
-    let config = config.ok_or_else(|| FormatError::Config("the folder has no config.json".into()))?;
+    let config = config.ok_or_else(|| FolderError::MissingFile("config.json".into()))?;
     let names = config.optional_strings("architectures")?.unwrap_or_default();
     let name = *names.first().ok_or_else(|| config.missing("architectures"))?;
-    let family = families::find(name).ok_or_else(|| {
-        FormatError::Config(format!("config.json: architecture {} is not supported", shown(name)))
-    })?;
+    let family = families::find(name).ok_or_else(|| FolderError::Architecture(name.into()))?;
     let Shards { mut entries, files } = Shards::open(folder, access)?;
     entries.retain(|name, _| !import::is_unused(name));
     let is_float = |entry: &safetensors::Entry| matrix::float_format(entry.dtype).is_some();

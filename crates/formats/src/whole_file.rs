@@ -28,7 +28,7 @@ pub fn write_whole_file<T>(
 ) -> Result<T, FormatError> {
     let one = |all: &[T], path: &Path| all.first().map_or(Ok(()), |written| check(written, path));
     let mut all = write_whole_files(path, &[path.into()], |_, file| write(file), one)?;
-    all.pop().ok_or_else(|| FormatError::Config(format!("{}: nothing was written", path.display())))
+    all.pop().ok_or_else(|| FormatError::NothingWritten(path.into()))
 }
 
 /// The same for several files, which are checked together: `write` fills file `i`, `check` gets what it returned for all and the
@@ -39,7 +39,7 @@ pub(crate) fn write_whole_files<T>(
     mut write: impl FnMut(usize, &mut BufWriter<File>) -> Result<T, FormatError>,
     check: impl FnOnce(&[T], &Path) -> Result<(), FormatError>,
 ) -> Result<Vec<T>, FormatError> {
-    let failed = |e: io::Error| FormatError::Config(format!("{}: {e}", name.display()));
+    let failed = |e: io::Error| FormatError::Io(name.into(), e);
     paths.iter().try_for_each(|path| check_replaceable(path))?;
     let folder = Staging::beside(name).map_err(failed)?;
     let staged: Vec<PathBuf> =
@@ -63,7 +63,7 @@ fn check_replaceable(path: &Path) -> Result<(), FormatError> {
     match fs::metadata(path) {
         Ok(existing) if !existing.is_file() => {
             let kind = if existing.is_dir() { "a folder" } else { "not a regular file" };
-            Err(FormatError::Config(format!("{} is {kind}: want the name of a file", path.display())))
+            Err(FormatError::NotReplaceable(path.into(), kind))
         }
         _ => Ok(()),
     }

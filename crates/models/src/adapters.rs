@@ -20,7 +20,7 @@ impl Model {
         // what each adapter changes in each linear
         let mut parts: BTreeMap<&str, Vec<Option<&LowRank>>> = BTreeMap::new();
         for (index, (name, adapter)) in adapters.iter().enumerate() {
-            let wrong = |text: String| ModelError::Tensor(format!("adapter {}: {text}", shown(name)));
+            let wrong = |why: String| ModelError::Adapter { adapter: (*name).into(), why };
             for (weight, low_rank) in &adapter.linears {
                 let weight = self.adapted_weight(weight, low_rank).map_err(wrong)?;
                 let of_linear = parts.entry(weight).or_insert_with(|| vec![None; adapters.len()]);
@@ -95,7 +95,7 @@ fn stacked(linear: &AdaptedLinear, parts: &[Option<&LowRank>]) -> Result<[HostTe
     }
     let tensor = |name: String, rows, cols, values: &[f32]| {
         let finite = values.iter().all(|v| v.is_finite());
-        let wrong = || ModelError::Tensor(format!("{name}: a value is not finite"));
+        let wrong = || ModelError::AdapterNotFinite(name.clone());
         finite.then(|| HostTensor::from_f32(&name, rows, cols, values)).ok_or_else(wrong)
     };
     Ok([tensor(linear.a(), width, cols, &a)?, tensor(linear.b(), rows, width, &b)?])

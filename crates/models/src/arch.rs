@@ -112,8 +112,7 @@ impl Arch {
     /// The architecture that metadata names.
     pub(crate) fn of(metadata: &Metadata) -> Result<&'static Arch, ModelError> {
         if metadata.optional_str("general.type")? == Some("adapter") {
-            let text = "the file is an adapter: want its base model, and the adapter with --lora";
-            return Err(ModelError::Unsupported(text.into()));
+            return Err(ModelError::IsAdapter);
         }
         let name = metadata.str("general.architecture")?;
         Arch::by_name(name).ok_or_else(|| ModelError::Architecture(name.into()))

@@ -153,9 +153,9 @@ impl<'a> Build<'a> {
         let drafting = self.keys().optional_usize("nextn_predict_layers")?.unwrap_or(0);
         let all = self.config.layers;
         let Some(layers) = all.checked_sub(drafting).filter(|layers| *layers > 0) else {
-            let key = self.keys().key("nextn_predict_layers");
-            let text = format!("`{key}` is {drafting}: want less than the {all} layers");
-            return Err(ModelError::Unsupported(text));
+            let (key, want) =
+                (self.keys().key("nextn_predict_layers"), format!("less than the {all} layers"));
+            return Err(ModelError::value(key, drafting, want));
         };
         self.skipped_from = (drafting > 0).then_some(layers);
         self.config.layers = layers;

@@ -104,8 +104,7 @@ impl Keys<'_> {
     /// Files may have values for layers that are not run.
     fn check_layers(&self, name: &str, values: usize, layers: usize) -> Result<(), ModelError> {
         if values < layers {
-            let text = format!("`{}` has {values} values: want {layers}, one per layer", self.key(name));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::FewValues { key: self.key(name), values, layers });
         }
         Ok(())
     }
@@ -140,7 +139,7 @@ impl Keys<'_> {
             let key = self.key(name);
             let values = self.metadata.optional_usizes(&key)?.unwrap_or_default();
             if values.windows(2).any(|pair| pair[0] != pair[1]) {
-                return Err(ModelError::Unsupported(format!("`{key}` differs from layer to layer")));
+                return Err(ModelError::DiffersByLayer(key));
             }
         }
         Ok(())
@@ -217,21 +216,19 @@ impl Config {
         let may_be_0 = |name: &str| recurrent && (name.starts_with("attention.") || name.starts_with("feed"));
         for (name, size, most) in sizes {
             if (size == 0 && !may_be_0(name)) || size > most {
-                let text = format!("`{}` is {size}: want 1 to {most}", keys.key(name));
-                return Err(ModelError::Unsupported(text));
+                return Err(ModelError::value(keys.key(name), size, format!("1 to {most}")));
             }
         }
         if !(self.eps.is_finite() && self.eps >= 0.0) {
             let key = keys.key("attention.layer_norm_rms_epsilon");
-            return Err(ModelError::Unsupported(format!("`{key}` is {}: want 0 or more", self.eps)));
+            return Err(ModelError::value(key, self.eps, "0 or more"));
         }
         if self.heads > 0 && !self.heads.is_multiple_of(self.kv_heads) {
-            let text = format!("{} heads are not a multiple of {} kv heads", self.heads, self.kv_heads);
-            return Err(ModelError::Unsupported(text));
+            let (heads, kv_heads) = (self.heads, self.kv_heads);
+            return Err(ModelError::Heads { heads, kv_heads, layer: None });
         }
         if self.rope_dims > self.head_dim || !self.rope_dims.is_multiple_of(2) {
-            let text = format!("rope over {} dimensions in heads of {}", self.rope_dims, self.head_dim);
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::RopeDims { dims: self.rope_dims, head_dim: self.head_dim });
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! From a checkpoint to a graph with its weights, or an error that says why not.
 
-use tern_formats::{Checkpoint, Metadata, shown};
+use tern_formats::{Checkpoint, Metadata};
 use tern_graph::{Graph, LazyTensor, Op, Weight};
 
 use crate::build::{Build, Source};
@@ -51,15 +51,14 @@ impl Model {
     ) -> Result<Model, ModelError> {
         let arch = Arch::of(metadata)?;
         let table = source.shape("token_embd.weight");
-        let [vocab, _] = table.ok_or_else(|| ModelError::Tensor("token_embd.weight is missing".into()))?;
+        let [vocab, _] = table.ok_or_else(|| ModelError::MissingTensor("token_embd.weight".into()))?;
         let keys = Keys { arch: arch.name, metadata };
         let experts = keys.optional_usize("expert_count")?.unwrap_or(0);
         let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
         prism::rotate_weights(&mut build, metadata)?;
         (arch.build)(&mut build)?;
         if let Some(name) = build.graph.unread_rotations().next() {
-            let text = format!("{}: stored rotated, and not read by a `{}` model", shown(name), arch.name);
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::UnreadRotation { name: name.into(), arch: arch.name });
         }
         let Build { config, mut graph, consumed, reads_experts, reads_layers, skipped_from, vectors, .. } =
             build;
@@ -68,15 +67,11 @@ impl Model {
             keys.check_alike()?;
         }
         if experts > 0 && !reads_experts {
-            let (key, name) = (keys.key("expert_count"), arch.name);
-            let text = format!("`{key}` is {experts}: want 0, experts of `{name}` models are not supported");
-            return Err(ModelError::Unsupported(text));
+            let want = format!("0, experts of `{}` models are not supported", arch.name);
+            return Err(ModelError::value(keys.key("expert_count"), experts, want));
         }
         if keys.optional_bool("attention.causal")? == Some(false) && !graph.sequence_rules().whole {
-            let key = keys.key("attention.causal");
-            let text =
-                format!("`{key}` is false: `{}` models are supported with causal attention", arch.name);
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::NotCausal { key: keys.key("attention.causal"), arch: arch.name });
         }
         Ok(Model { arch, config, graph, vectors, consumed, skipped_from })
     }
@@ -116,16 +111,12 @@ impl Model {
                 && !IGNORED.iter().any(|part| name.contains(part))
         });
         if let Some(name) = stray {
-            let arch = self.arch.name;
-            return Err(ModelError::Tensor(format!(
-                "{}: unexpected tensor in a `{arch}` model: results without it would be wrong",
-                shown(name)
-            )));
+            return Err(ModelError::UnexpectedTensor { name: name.clone(), arch: self.arch.name });
         }
         let find = |w: &Weight| {
             let Some(t) = checkpoint.tensors.get(&w.name) else {
                 let stacked = separate_experts::stacked(checkpoint, w)?;
-                return stacked.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)));
+                return stacked.ok_or_else(|| ModelError::MissingTensor(w.name.clone()));
             };
             let dims = &t.dims;
             let t = lazy_tensor(t)?;
@@ -159,5 +150,5 @@ fn check_experts(w: &Weight, dims: &[u64]) -> Result<(), ModelError> {
     if w.experts == 1 || file == want {
         return Ok(());
     }
-    Err(ModelError::Tensor(format!("{}: want {}, file has {file:?}", w.name, w.shape())))
+    Err(ModelError::shape(&w.name, w.shape(), format!("{file:?}")))
 }

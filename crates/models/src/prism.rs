@@ -51,7 +51,7 @@ const TRANSFORM: &str = "normalized-sylvester-walsh-hadamard";
 const AXIS: &str = "input-last-dimension";
 
 fn refuse<T>(key: &str, why: String) -> Result<T, ModelError> {
-    Err(ModelError::Unsupported(format!("`{PREFIX}{key}` {why}")))
+    Err(ModelError::Rotation { key: format!("{PREFIX}{key}"), why })
 }
 
 fn is_foldable(name: &str) -> bool {
@@ -65,8 +65,7 @@ pub(crate) fn rotate_weights(b: &mut Build<'_>, metadata: &Metadata) -> Result<(
     if let Some((key, _)) = metadata.iter().find(|(key, _)| {
         key.starts_with("prism.") && !key.strip_prefix(PREFIX).is_some_and(|k| KEYS.contains(&k))
     }) {
-        let text = format!("`{}` is not known: results without it would be wrong", shown(key));
-        return Err(ModelError::Unsupported(text));
+        return Err(ModelError::UnknownKey(key.into()));
     }
     if !metadata.iter().any(|(key, _)| key.starts_with(PREFIX)) {
         return Ok(());

@@ -30,15 +30,17 @@ pub(crate) fn stacked(checkpoint: &Checkpoint, w: &Weight) -> Result<Option<Lazy
     let want = [w.rows / w.experts, w.cols];
     let mut experts = Vec::with_capacity(w.experts);
     for expert in 0..w.experts {
-        let fail = |text: String| Err(ModelError::Tensor(format!("{}{text}", name(expert))));
-        let Some(source) = checkpoint.tensors.get(&name(expert)) else { return fail(" is missing".into()) };
+        let differs =
+            |want: String, found: String| Err(ModelError::ExpertDiffers { name: name(expert), want, found });
+        let source = checkpoint.tensors.get(&name(expert));
+        let source = source.ok_or_else(|| ModelError::MissingTensor(name(expert)))?;
         let t = lazy_tensor(source)?;
         if [t.rows(), t.cols()] != want {
-            return fail(format!(": want {want:?}, file has {:?}", [t.rows(), t.cols()]));
+            return differs(format!("{want:?}"), format!("{:?}", [t.rows(), t.cols()]));
         }
         if t.quant().name != quant.name || quant.tail > 0 {
             let want = if quant.tail > 0 { "a format with scales in its blocks" } else { quant.name };
-            return fail(format!(": want {want} in all experts, file has {}", t.quant().name));
+            return differs(format!("{want} in all experts"), t.quant().name.into());
         }
         experts.push(source.clone());
     }

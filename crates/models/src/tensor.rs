@@ -25,8 +25,7 @@ pub(crate) fn host_tensor(t: &Tensor) -> Result<HostTensor, ModelError> {
 /// Refuses formats that no backend runs.
 fn check_format(t: &Tensor) -> Result<(), ModelError> {
     if !t.quant.is_runnable() {
-        let text = format!("{}: format {} is known but cannot be run", t.name, t.quant.name);
-        return Err(ModelError::Tensor(text));
+        return Err(ModelError::TensorFormat { name: t.name.clone(), format: t.quant.name });
     }
     Ok(())
 }

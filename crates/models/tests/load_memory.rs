@@ -101,6 +101,8 @@ const LINEARS: [(&str, u64, u64); 7] = [
 
 /// Tensors of a linear: ending, dtype, bytes of the dtype, shape.
 type Parts = Vec<(&'static str, &'static str, u64, Vec<u64>)>;
+/// A name, the quantization in `config.json`, and the tensors of a linear of `[rows, cols]`.
+type Kind = (&'static str, Option<Value>, fn(u64, u64) -> Parts);
 
 fn gptq(rows: u64, cols: u64) -> Parts {
     vec![
@@ -166,7 +168,7 @@ fn write(folder: &Path, quantization: Option<Value>, parts: fn(u64, u64) -> Part
 fn a_folder_is_loaded_with_the_memory_of_a_few_tensors() {
     let gptq_config = json!({ "quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": false });
     let fp8_config = json!({ "quant_method": "fp8", "weight_block_size": [128, 128] });
-    let kinds: [(_, _, fn(u64, u64) -> Parts); 3] =
+    let kinds: [Kind; 3] =
         [("gptq", Some(gptq_config), gptq), ("fp8", Some(fp8_config), fp8), ("f16", None, halves)];
     for (kind, quantization, parts) in kinds {
         let folder = tempfile::tempdir().unwrap();

@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_formats::{Checkpoint, Metadata, Value, gguf::Writer};
-use tern_graph::Weight;
-use tern_models::{Model, Shape, Source, Synth};
+use tern_graph::{GraphError, Weight};
+use tern_models::{Model, ModelError, Shape, Source, Synth};
 use tern_quant::Quant;
 
 /// A tensor to write: name, format, GGUF dims (columns first).
@@ -120,6 +120,27 @@ fn a_missing_key_is_named() {
         refusal(|f| drop(f.metadata.remove("general.architecture"))),
         "metadata key `general.architecture` is missing"
     );
+}
+
+#[test]
+fn refusals_are_told_apart_without_their_words() {
+    let refused = |edit: &dyn Fn(&mut File)| {
+        let mut file = File::of("tiny-qwen3");
+        edit(&mut file);
+        Model::open(&file.checkpoint(), None).unwrap_err()
+    };
+    let name = || "blk.0.attn_norm.weight".to_string();
+    assert_eq!(refused(&|f| f.drop_tensor(&name())), ModelError::MissingTensor(name()));
+    let adapter = refused(&|f| drop(f.metadata.insert("general.type", Value::String("adapter".into()))));
+    assert_eq!(adapter, ModelError::IsAdapter);
+    assert_eq!(adapter.to_string(), "the file is an adapter: want its base model");
+    let heads = refused(&|f| drop(f.metadata.insert("qwen3.attention.head_count_kv", Value::Uint(3))));
+    assert!(matches!(heads, ModelError::Heads { kv_heads: 3, layer: None, .. }), "{heads}");
+    let shape = refused(&|f| f.tensor("output_norm.weight").2 = vec![7]);
+    let ModelError::Graph(GraphError::Shape { name, file, .. }) = shape else { panic!("{shape}") };
+    assert_eq!((name.as_str(), file), ("output_norm.weight", [1, 7]));
+    let stray = refused(&|f| f.add("blk.0.stray.weight", &tern_quant::F32, &[4]));
+    assert!(matches!(stray, ModelError::UnexpectedTensor { arch: "qwen3", .. }), "{stray}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tern::models::Model;
 use tern::{inspect_checkpoint, units};
 
 use crate::args::InspectArgs;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 use crate::load::Bars;
 
 /// Tensors of one format.
@@ -26,7 +26,7 @@ pub(super) struct FormatUse {
 pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
     let checkpoint = inspect_checkpoint(&args.file, &Bars::default())?;
     // a file that cannot be run can still be inspected
-    let model = Model::open(&checkpoint, None).map(|m| m.0).map_err(|e| e.to_string());
+    let model = Model::open(&checkpoint, None).map(|m| m.0).map_err(|e| CliError::from(e).to_string());
     let formats = formats(&checkpoint);
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -10,7 +10,7 @@ use tern::{PartialSampling, inspect_checkpoint, units};
 
 use super::inspect::formats;
 use crate::args::ShowArgs;
-use crate::error::CliResult;
+use crate::error::{CliError, CliResult};
 use crate::load::Bars;
 
 pub(crate) fn show(args: &ShowArgs) -> CliResult<()> {
@@ -52,7 +52,8 @@ impl Summary {
     fn of(name: &str, checkpoint: &Checkpoint) -> Summary {
         let metadata = &checkpoint.metadata;
         let text = |key: &str| metadata.optional_str(key).ok().flatten().map(str::to_string);
-        let model = Model::open(checkpoint, None).map(|opened| opened.0).map_err(|e| e.to_string());
+        let model =
+            Model::open(checkpoint, None).map(|opened| opened.0).map_err(|e| CliError::from(e).to_string());
         let all = formats(checkpoint);
         let bytes: u64 = all.iter().map(|format| format.bytes).sum();
         let config = model.as_ref().ok().map(|model| &model.config);

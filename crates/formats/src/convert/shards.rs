@@ -60,13 +60,8 @@ impl Shard {
             return Ok(vec![Shard { path: out.into(), writer: all, tensors: 0..ends[0] }]);
         }
         let count = ends.len() as u64;
-        let name = ShardName::of(&out.file_stem().unwrap_or_default().to_string_lossy(), count).ok_or_else(
-            || {
-                FormatError::Config(format!(
-                    "{count} files: names of split models have five digits, use larger files"
-                ))
-            },
-        )?;
+        let name = ShardName::of(&out.file_stem().unwrap_or_default().to_string_lossy(), count)
+            .ok_or_else(|| FormatError::ManyFiles(count))?;
         let starts = [0].into_iter().chain(ends.iter().copied());
         let shards = starts.zip(&ends).enumerate().map(|(i, (start, end))| {
             let mut metadata = if i == 0 { metadata.clone() } else { Metadata::default() };

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::limits::MAX_JSON;
-use crate::{FormatError, access::open_regular, shown};
+use crate::{FolderError, FormatError, access::open_regular};
 
 /// One JSON object of a folder.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +35,7 @@ impl Config {
             false => Err(e),
         });
         let object: Map<String, Value> =
-            parsed.map_err(|e| FormatError::Config(format!("{file} is not a JSON object: {e}")))?;
+            parsed.map_err(|e| FolderError::NotJson { file: file.into(), why: e.to_string() })?;
         let inner = LANGUAGE.iter().find_map(|key| object.get(*key)?.as_object().cloned());
         let objects = inner.into_iter().chain([object]).collect();
         Ok(Some(Config { file: file.into(), objects }))
@@ -106,13 +106,14 @@ impl Config {
 
     /// The error of a missing key.
     pub(crate) fn missing(&self, key: &str) -> FormatError {
-        FormatError::Config(format!("{}: `{key}` is missing", self.file))
+        FolderError::MissingKey { file: self.file.clone(), key: key.into() }.into()
     }
 
     /// The error of a value that is not what was expected.
     pub(crate) fn wrong(&self, key: &str, want: &str) -> FormatError {
         let found = self.get(key).map_or("nothing".into(), Value::to_string);
-        FormatError::Config(format!("{}: `{key}`: want {want}, file has {}", self.file, shown(&found)))
+        let (file, key, want) = (self.file.clone(), key.into(), want.into());
+        FolderError::Key { file, key, want, found }.into()
     }
 }
 
@@ -126,7 +127,7 @@ pub(crate) fn read_text(path: &Path) -> Lookup<Option<String>> {
     };
     if bytes > MAX_JSON {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Err(FormatError::Config(format!("{name} has {bytes} bytes: want at most {MAX_JSON}")));
+        return Err(FolderError::JsonTooLarge(name, bytes).into());
     }
     let mut text = String::new();
     open_regular(path).and_then(|mut file| file.read_to_string(&mut text)).map_err(io)?;

@@ -19,7 +19,7 @@ use tern_quant::Quant;
 use super::families;
 use super::family::Family;
 use crate::staging::{Staging, sync_folder};
-use crate::{Checkpoint, FormatError};
+use crate::{Checkpoint, ExportError, FormatError};
 
 /// How a model is written as a folder.
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +92,7 @@ impl FolderExport<'_> {
     pub fn write(&self, out: &Path, progress: &mut dyn FnMut(u64)) -> Result<ExportedFolder, FormatError> {
         let exists = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
         if exists || out.is_file() {
-            return Err(FormatError::Config(format!("{} exists already", out.display())));
+            return Err(ExportError::Exists(out.into()).into());
         }
         let io = |e| FormatError::Io(out.into(), e);
         let staging = Staging::beside(out).map_err(io)?;
@@ -114,13 +114,9 @@ impl FolderExport<'_> {
         let has = |key: &str| self.model.metadata.get(&format!("{arch}.{key}")).is_some();
         let suits = |one: &&Written| one.family.arch == arch && one.with_key.is_none_or(has);
         let Some(Written { family, model_type, .. }) = WRITTEN.iter().find(suits) else {
-            let mut known: Vec<&str> = WRITTEN.iter().map(|one| one.family.arch).collect();
+            let mut known: Vec<&'static str> = WRITTEN.iter().map(|one| one.family.arch).collect();
             known.dedup();
-            return Err(FormatError::Config(format!(
-                "folders of architecture {} are not written; those of {} are",
-                crate::shown(arch),
-                known.join(", ")
-            )));
+            return Err(ExportError::Architecture(arch.into(), known).into());
         };
         let config = config::config(self, family, model_type)?;
         let tensors = tensors::tensors(self, family, &config)?;

@@ -5,7 +5,7 @@ use indexmap::IndexMap;
 use super::config::Config;
 use super::matrix::Matrix;
 use super::remaining::Remaining;
-use crate::{FormatError, Metadata, Tensor, TensorError, Value, shown};
+use crate::{FolderError, FormatError, Metadata, Tensor, TensorError, Value};
 
 /// Prefixes of tensors that belong to the language model.
 pub(crate) const LANGUAGE: [&str; 8] = [
@@ -106,7 +106,7 @@ impl Import {
         let key = format!("{}.{name}", self.arch);
         match self.metadata.get(&key) {
             Some(Value::Uint(n)) => Ok(*n),
-            _ => Err(FormatError::Config(format!("no key of config.json gives `{key}`"))),
+            _ => Err(FolderError::NoSource(key).into()),
         }
     }
 
@@ -135,7 +135,7 @@ impl Import {
 
     /// Removes a weight of the folder and returns it.
     pub(crate) fn take(&mut self, name: &str) -> Imported<Matrix> {
-        self.take_optional(name).ok_or_else(|| FormatError::Config(format!("tensor `{name}` is missing")))
+        self.take_optional(name).ok_or_else(|| FolderError::MissingTensor(name.into()).into())
     }
 
     /// The same, if it exists.
@@ -181,7 +181,7 @@ pub(crate) fn is_unused(name: &str) -> bool {
 
 /// The error of a weight of another shape.
 pub(crate) fn shape_error(name: &str, want: &[u64], found: &[u64]) -> FormatError {
-    FormatError::Config(format!("tensor `{}`: want {want:?}, file has {found:?}", shown(name)))
+    FolderError::tensor(name, format!("{want:?}"), format!("{found:?}")).into()
 }
 
 /// The number of a layer and the rest of a name.

@@ -14,7 +14,7 @@ use super::config::Config;
 use super::matrix::Matrix;
 use super::remaining::Remaining;
 use crate::safetensors::Entry;
-use crate::{FormatError, shown};
+use crate::{FolderError, FormatError};
 
 /// The tensors of a folder that are not read yet, by name.
 pub(super) struct Parts {
@@ -26,8 +26,7 @@ type Decoded<T> = Result<T, FormatError>;
 impl Parts {
     /// Removes a tensor and returns it.
     fn take(&mut self, name: &str) -> Decoded<Entry> {
-        self.take_optional(name)
-            .ok_or_else(|| FormatError::Config(format!("tensor `{}` is missing", shown(name))))
+        self.take_optional(name).ok_or_else(|| FolderError::MissingTensor(name.into()).into())
     }
 
     fn take_optional(&mut self, name: &str) -> Option<Entry> {
@@ -51,8 +50,8 @@ impl Parts {
 
 /// The error of a tensor of another dtype or shape.
 fn unexpected(entry: &Entry, want: &str) -> FormatError {
-    let (name, dtype, shape) = (shown(&entry.name), entry.dtype.name, &entry.shape);
-    FormatError::Config(format!("tensor `{name}`: want {want}, file has {dtype} {shape:?}"))
+    let found = format!("{} {:?}", entry.dtype.name, entry.shape);
+    FolderError::tensor(&entry.name, want, found).into()
 }
 
 /// The weights of a folder: quantised ones decoded into formats as `quantization_config` says, others as they are.
@@ -66,10 +65,9 @@ pub(crate) fn weights(
         decode(&quantization, &mut parts, &mut weights)?;
     }
     for (name, entry) in parts.entries {
-        let matrix = Matrix::of(&entry).ok_or_else(|| {
-            let (name, dtype) = (shown(&name), entry.dtype.name);
-            FormatError::Config(format!("tensor `{name}` has dtype {dtype}: want F32, F16 or BF16"))
-        })?;
+        let dtype = entry.dtype.name;
+        let matrix = Matrix::of(&entry)
+            .ok_or_else(|| FolderError::Dtype { name: name.clone(), dtype: dtype.into() })?;
         weights.insert(name, matrix);
     }
     Ok(weights)
@@ -111,9 +109,9 @@ fn count(sizes: &[u64], name: &str) -> Decoded<usize> {
     let all = sizes.iter().try_fold(1u64, |n, size| n.checked_mul(*size)).filter(|n| *n < 1 << 40);
     match all {
         Some(n) if n > 0 => Ok(n as usize),
-        _ => Err(FormatError::Config(format!(
-            "tensor `{}`: a matrix of {sizes:?} is empty or too large",
-            shown(name)
-        ))),
+        _ => {
+            let why = format!("a matrix of {sizes:?} is empty or too large");
+            Err(FolderError::TensorNotSupported { name: name.into(), why }.into())
+        }
     }
 }

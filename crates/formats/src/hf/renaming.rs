@@ -7,7 +7,7 @@ use indexmap::IndexMap;
 use super::family::{COMMON_KEYS, COMMON_TENSORS, Family, Fix, Key, Kind, Rule};
 use super::import::{Import, Imported, layer_of};
 use super::matrix::Matrix;
-use crate::{FormatError, TensorError, Value, shown};
+use crate::{FolderError, FormatError, TensorError, Value};
 
 impl Import {
     /// Sets the keys of a table; those of the family win over the common ones.
@@ -46,11 +46,8 @@ impl Import {
         let mut experts: IndexMap<String, BTreeMap<u64, Matrix>> = IndexMap::new();
         for (name, matrix) in std::mem::take(&mut self.weights) {
             let Some(target) = Target::of(&name, family) else {
-                let (name, arch) = (shown(&name), family.names[0]);
-                let text = format!(
-                    "tensor `{name}` is unexpected in a folder of {arch}: results without it would be wrong"
-                );
-                return Err(FormatError::Config(text));
+                let (place, changes_results) = (format!("a folder of {}", family.names[0]), true);
+                return Err(FolderError::UnexpectedTensor { name, place, changes_results }.into());
             };
             let matrix = self.fix(&name, matrix, target.fix)?;
             match target.expert {
@@ -61,11 +58,10 @@ impl Import {
         for (name, parts) in experts {
             let count = parts.len() as u64;
             if let Some((_, missing)) = parts.keys().zip(0..).find(|(expert, i)| *expert != i) {
-                return Err(FormatError::Config(format!("expert {missing} of `{name}` is missing")));
+                return Err(FolderError::MissingExpert { expert: missing, name }.into());
             }
-            let stacked = Matrix::stacked(parts.into_values().collect()).ok_or_else(|| {
-                FormatError::Config(format!("the {count} experts of `{name}` differ in shape or dtype"))
-            })?;
+            let stacked = Matrix::stacked(parts.into_values().collect());
+            let stacked = stacked.ok_or_else(|| FolderError::ExpertsDiffer { count, name: name.clone() })?;
             self.put(name, stacked)?;
         }
         Ok(())
@@ -75,7 +71,7 @@ impl Import {
         match fix {
             Fix::Keep => Ok(matrix),
             Fix::PlusOne | Fix::NegatedExp | Fix::Column if !matrix.is_float() => {
-                Err(FormatError::Config(format!("tensor `{name}`: want floats, file has {}", matrix.quant)))
+                Err(FolderError::no_floats(name, matrix.quant).into())
             }
             Fix::PlusOne => Ok(matrix.mapped(|w| w + 1.0)),
             Fix::NegatedExp => Ok(matrix.mapped(|w| -w.exp())),
@@ -95,9 +91,7 @@ impl Import {
     fn paired(&self, name: &str, matrix: Matrix, heads: u64) -> Imported<Matrix> {
         let rows = matrix.shape.first().copied().unwrap_or(0);
         let Some(order) = paired_rows(rows, heads) else {
-            let text =
-                format!("tensor `{name}` has {rows} rows: want {heads} heads of an even number of columns");
-            return Err(FormatError::Config(text));
+            return Err(FolderError::Heads { name: name.into(), rows, heads }.into());
         };
         if matrix.shape.len() > 2 {
             return Err(FormatError::Tensor(name.into(), TensorError::TooLarge(matrix.shape)));

@@ -7,7 +7,7 @@ use serde_json::Value as Json;
 use super::config::{Config, read_text};
 use super::import::{Import, shape_error};
 use super::matrix::Matrix;
-use crate::{Access, FormatError, Value, safetensors, shown};
+use crate::{Access, FolderError, FormatError, Value, safetensors, shown};
 
 /// Ways of pooling: the key of older folders, the name in newer ones, and the number in GGUF files.
 const POOLING: [(&str, &str, u64); 3] = [
@@ -23,7 +23,7 @@ const DENSE: [&str; 2] = ["dense_2", "dense_3"];
 pub(crate) fn import(folder: &Path, access: Access, import: &mut Import) -> Result<(), FormatError> {
     let file = "modules.json";
     let Some(text) = read_text(&folder.join(file))? else { return Ok(()) };
-    let wrong = |why: String| FormatError::Config(format!("{file}: {why}"));
+    let wrong = |why: String| FolderError::Module { file: file.into(), why };
     let modules: Vec<Json> =
         serde_json::from_str(&text).map_err(|e| wrong(format!("want a list of modules: {e}")))?;
     let mut dense = DENSE.iter();
@@ -31,7 +31,7 @@ pub(crate) fn import(folder: &Path, access: Access, import: &mut Import) -> Resu
         let text = |key: &str| module.get(key).and_then(Json::as_str).unwrap_or_default();
         let (kind, path) = (text("type").rsplit('.').next().unwrap_or_default(), text("path"));
         if path.contains(['/', '\\']) || path == ".." {
-            return Err(wrong(format!("`path`: want the name of a folder, file has {}", shown(path))));
+            return Err(wrong(format!("`path`: want the name of a folder, file has {}", shown(path))).into());
         }
         match kind {
             "Transformer" | "Normalize" => {}
@@ -41,7 +41,7 @@ pub(crate) fn import(folder: &Path, access: Access, import: &mut Import) -> Resu
                     dense.next().ok_or_else(|| wrong(format!("want at most {} of Dense", DENSE.len())))?;
                 matrix(&folder.join(path), path, access, name, import)?;
             }
-            other => return Err(wrong(format!("module {} is not supported", shown(other)))),
+            other => return Err(wrong(format!("module {} is not supported", shown(other))).into()),
         }
     }
     Ok(())
@@ -49,8 +49,8 @@ pub(crate) fn import(folder: &Path, access: Access, import: &mut Import) -> Resu
 
 /// The configuration of a module.
 fn config(folder: &Path, path: &str) -> Result<Config, FormatError> {
-    let missing = || FormatError::Config(format!("the folder has no {}/config.json", shown(path)));
-    Config::read(folder, "config.json")?.ok_or_else(missing)
+    let missing = || FolderError::MissingFile(format!("{path}/config.json"));
+    Ok(Config::read(folder, "config.json")?.ok_or_else(missing)?)
 }
 
 fn pooling(folder: &Path, path: &str, import: &mut Import) -> Result<(), FormatError> {
@@ -71,12 +71,8 @@ fn pooling(folder: &Path, path: &str, import: &mut Import) -> Result<(), FormatE
     let named = named.unwrap_or_default();
     let known = POOLING.iter().find(|(key, name, _)| named == [*key] || named == [*name]);
     let Some((_, _, number)) = known else {
-        let text = format!(
-            "{}/config.json: pooling {}: want one of mean, cls and lasttoken",
-            shown(path),
-            shown(&named.join(", "))
-        );
-        return Err(FormatError::Config(text));
+        let why = format!("pooling {}: want one of mean, cls and lasttoken", shown(&named.join(", ")));
+        return Err(FolderError::Module { file: format!("{}/config.json", shown(path)), why }.into());
     };
     import.set("pooling_type", Value::Uint(*number));
     Ok(())
@@ -102,7 +98,7 @@ fn matrix(
     let (cols, rows) = (config.usize("in_features")?, config.usize("out_features")?);
     let file = folder.join("model.safetensors");
     if !file.is_file() {
-        return Err(FormatError::Config(format!("the folder has no {}/model.safetensors", shown(path))));
+        return Err(FolderError::MissingFile(format!("{path}/model.safetensors")).into());
     }
     let entries = safetensors::read(&access.bytes(&file)?).map_err(|e| e.at(&file))?;
     for entry in entries {
@@ -110,20 +106,19 @@ fn matrix(
             "linear.weight" => ("weight", vec![rows, cols]),
             "linear.bias" => ("bias", vec![rows]),
             other => {
-                let text = format!("tensor `{}` is unexpected in {}", shown(other), shown(path));
-                return Err(FormatError::Config(text));
+                let (name, place, changes_results) = (other.into(), path.into(), false);
+                return Err(FolderError::UnexpectedTensor { name, place, changes_results }.into());
             }
         };
         if entry.shape != want {
             return Err(shape_error(&entry.name, &want, &entry.shape));
         }
-        let weights = Matrix::of(&entry).ok_or_else(|| {
-            FormatError::Config(format!("tensor `{}` of {}: want floats", entry.name, shown(path)))
-        })?;
+        let weights = Matrix::of(&entry)
+            .ok_or_else(|| FolderError::no_floats(format!("{path}/{}", entry.name), entry.dtype.name))?;
         import.put(format!("{name}.{part}"), weights)?;
     }
     if !import.tensors.contains_key(&format!("{name}.weight")) {
-        return Err(FormatError::Config(format!("tensor `linear.weight` of {} is missing", shown(path))));
+        return Err(FolderError::MissingTensor(format!("{path}/linear.weight")).into());
     }
     import.set(&format!("{name}_feat_in"), Value::Uint(cols));
     import.set(&format!("{name}_feat_out"), Value::Uint(rows));

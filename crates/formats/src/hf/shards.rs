@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::config::Config;
 use crate::limits::{self, MAX_TENSORS};
 use crate::safetensors::{self, Entry};
-use crate::{Access, FileKind, FormatError, SourceFile, shown};
+use crate::{Access, FileKind, FolderError, FormatError, SourceFile, shown};
 
 /// The index of a model in several files.
 const INDEX: &str = "model.safetensors.index.json";
@@ -30,8 +30,7 @@ impl Shards {
         for (file, wanted) in names {
             let path = folder.join(&file);
             if !path.is_file() {
-                let text = format!("the file {} is missing: {INDEX} names it", shown(&file));
-                return Err(FormatError::Config(text));
+                return Err(FolderError::MissingShard(file).into());
             }
             let bytes = access.bytes(&path)?;
             let size = bytes.len() as u64;
@@ -65,9 +64,8 @@ fn indexed(index: &Config) -> Result<IndexMap<String, Option<Vec<String>>>, Form
     limits::check(INDEX, map.len() as u64, MAX_TENSORS)?;
     let mut files: IndexMap<String, Option<Vec<String>>> = IndexMap::new();
     for (tensor, file) in map {
-        let file = file.as_str().filter(|file| !file.contains(['/', '\\'])).ok_or_else(|| {
-            FormatError::Config(format!("{INDEX}: `{}`: want the name of a file beside it", shown(tensor)))
-        })?;
+        let file = file.as_str().filter(|file| !file.contains(['/', '\\']));
+        let file = file.ok_or_else(|| FolderError::ShardElsewhere(tensor.clone()))?;
         files.entry(file.into()).or_default().get_or_insert_default().push(tensor.clone());
     }
     files.sort_keys();
@@ -92,10 +90,7 @@ fn beside(folder: &Path) -> Result<Vec<String>, FormatError> {
         name.strip_suffix(".safetensors")?.split_once("-of-")?.1.parse().ok()
     };
     match names.iter().find_map(parts_of) {
-        Some(count) if names.len() != count => Err(FormatError::Config(format!(
-            "the folder has {} of {count} safetensors files and no {INDEX}",
-            names.len()
-        ))),
+        Some(count) if names.len() != count => Err(FolderError::FewShards(names.len(), count).into()),
         _ => Ok(names),
     }
 }

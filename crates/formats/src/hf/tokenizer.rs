@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 
 use super::config::{Config, read_text};
 use super::import::Import;
-use crate::{FormatError, Metadata, Value};
+use crate::{FolderError, FormatError, Metadata, Value};
 
 /// More tokens than any vocabulary has.
 const MAX_TOKENS: u64 = 1 << 21;
@@ -32,15 +32,13 @@ const BYTE: i64 = 6;
 pub(crate) fn import(folder: &Path, import: &mut Import, rows: usize) -> Result<(), FormatError> {
     let file = "tokenizer.json";
     let Some(text) = read_text(&folder.join(file))? else {
-        return Err(FormatError::Config(
-            "the folder has no tokenizer.json: save the tokenizer with `transformers` to make one".into(),
-        ));
+        return Err(FolderError::NoTokenizer.into());
     };
     let json: Json = serde_json::from_str(&text)
-        .map_err(|e| FormatError::Config(format!("{file} is not a JSON object: {e}")))?;
+        .map_err(|e| FolderError::NotJson { file: file.into(), why: e.to_string() })?;
     let settings = Config::read(folder, "tokenizer_config.json")?.unwrap_or_default();
     let generation = Config::read(folder, "generation_config.json")?.unwrap_or_default();
-    let refused = |what: String| FormatError::Config(format!("{file} has {what}, which is not supported"));
+    let refused = |what: String| FolderError::NotSupported { file: file.into(), what };
     let vocabulary = Vocabulary::read(&json, rows).map_err(refused)?;
     let metadata = &mut import.metadata;
     vocabulary.describe(&json, metadata).map_err(refused)?;

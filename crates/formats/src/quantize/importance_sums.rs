@@ -102,12 +102,8 @@ impl ImportanceSums {
         };
         let check = |_: &u64, path: &Path| match ImportanceMatrix::open(path) {
             Ok(file) if file.len() == self.tensors.len() => Ok(()),
-            Ok(file) => Err(FormatError::Config(format!(
-                "{} tensors were written, the file has {}",
-                self.tensors.len(),
-                file.len()
-            ))),
-            Err(error) => Err(FormatError::Config(error.to_string())),
+            Ok(file) => Err(FormatError::WrittenTensors(self.tensors.len(), file.len())),
+            Err(error) => Err(FormatError::Importance(Box::new(error))),
         };
         write_whole_file(path, |file| writer.write_to(file, data), check)?;
         Ok(self.tensors.len())

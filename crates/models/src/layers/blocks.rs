@@ -29,8 +29,7 @@ impl Build<'_> {
     pub(crate) fn window(&self) -> Result<usize, ModelError> {
         let window = self.keys().usize("attention.sliding_window")?;
         if window == 0 {
-            let text = format!("`{}` is 0: want 1 or more", self.keys().key("attention.sliding_window"));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::value(self.keys().key("attention.sliding_window"), 0, "1 or more"));
         }
         Ok(window)
     }
@@ -43,7 +42,7 @@ impl Build<'_> {
         let name = "rope.scaling.original_context_length";
         let length = keys.usize(name)?;
         if length == 0 {
-            return Err(ModelError::Unsupported(format!("`{}` is 0: want 1 or more", keys.key(name))));
+            return Err(ModelError::value(keys.key(name), 0, "1 or more"));
         }
         Ok(Some(Temperature { scale, length }))
     }
@@ -119,10 +118,7 @@ impl Build<'_> {
             kv_heads if heads.is_multiple_of(kv_heads) => {
                 Ok(Some(HeadShape { heads, kv_heads, head_dim, v_dim }))
             }
-            _ => {
-                let text = format!("{heads} heads are not a multiple of {kv_heads} kv heads");
-                Err(ModelError::Unsupported(text))
-            }
+            _ => Err(ModelError::Heads { heads, kv_heads, layer: None }),
         };
         kv_heads.into_iter().map(shape).collect()
     }
@@ -221,7 +217,7 @@ impl Build<'_> {
         let (gate, up) = if self.has(&missing) {
             (self.linear(x, &gate, ff)?, self.linear(x, &up, ff)?)
         } else if self.rows(&format!("{up}.weight")) == Some(ff) {
-            return Err(ModelError::Tensor(format!("{missing} is missing")));
+            return Err(ModelError::MissingTensor(missing));
         } else {
             let both = self.linear(x, &up, 2 * ff)?; // [gate; up]
             (self.graph.columns(both, 0, ff)?, self.graph.columns(both, ff, ff)?)

@@ -24,8 +24,7 @@ impl Build<'_> {
         let size = |name: &str, most: usize| {
             let size = keys.usize(name)?;
             if size == 0 || size > most {
-                let text = format!("`{}` is {size}: want 1 to {most}", keys.key(name));
-                return Err(ModelError::Unsupported(text));
+                return Err(ModelError::value(keys.key(name), size, format!("1 to {most}")));
             }
             Ok(size)
         };
@@ -34,9 +33,8 @@ impl Build<'_> {
             (size("ssm.group_count", MAX_HEADS)?, size("ssm.time_step_rank", MAX_HEADS)?);
         let (k_dim, inner) = (size("ssm.state_size", MAX_DIM)?, size("ssm.inner_size", MAX_HEADS * MAX_DIM)?);
         if inner != v_heads * k_dim {
-            let key = keys.key("ssm.inner_size");
-            let text = format!("`{key}` is {inner}: want {v_heads} heads of {k_dim} columns");
-            return Err(ModelError::Unsupported(text));
+            let want = format!("{v_heads} heads of {k_dim} columns");
+            return Err(ModelError::value(keys.key("ssm.inner_size"), inner, want));
         }
         let rule = DeltaRule { k_heads, v_heads, k_dim, v_dim: k_dim, eps: self.config.eps, key_heads };
         Ok(DeltaNet { taps, rule })
@@ -50,8 +48,7 @@ impl Build<'_> {
         }
         let interval = keys.optional_usize("full_attention_interval")?.unwrap_or(4);
         if interval == 0 {
-            let text = format!("`{}` is 0: want 1 or more", keys.key("full_attention_interval"));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::value(keys.key("full_attention_interval"), 0, "1 or more"));
         }
         Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect())
     }

@@ -30,9 +30,7 @@ impl Build<'_> {
     ) -> Result<ExpertStyle, ModelError> {
         self.reads_experts = true;
         let keys = self.keys();
-        let fail = |name: &str, is: usize, want: String| {
-            Err(ModelError::Unsupported(format!("`{}` is {is}: want {want}", keys.key(name))))
-        };
+        let fail = |name: &str, is: usize, want: String| Err(ModelError::value(keys.key(name), is, want));
         let (count, used) = (keys.usize("expert_count")?, keys.usize("expert_used_count")?);
         if count == 0 || count > MAX_EXPERTS {
             return fail("expert_count", count, format!("1 to {MAX_EXPERTS}"));

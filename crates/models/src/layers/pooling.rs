@@ -60,8 +60,7 @@ impl Build<'_> {
             Some(3) => Pooling::Last,
             Some(4) => Pooling::Rank,
             Some(other) => {
-                let text = format!("`{}` is {other}: want 0 to 4", keys.key("pooling_type"));
-                return Err(ModelError::Unsupported(text));
+                return Err(ModelError::value(keys.key("pooling_type"), other, "0 to 4"));
             }
         }))
     }
@@ -111,8 +110,7 @@ impl Build<'_> {
         let labels = self.labels()?;
         let has_output = self.has("cls.output.weight");
         if !has_output && !self.has("cls.weight") {
-            let text = "cls.weight and cls.output.weight are missing: the model has no classifier";
-            return Err(ModelError::Tensor(text.into()));
+            return Err(ModelError::NoClassifier);
         }
         if self.has("cls.weight") {
             x = self.linear(x, "cls", if has_output { width } else { labels })?;

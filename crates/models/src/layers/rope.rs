@@ -34,8 +34,7 @@ impl Build<'_> {
 
     fn check_base(&self, name: &str, base: f32) -> Result<(), ModelError> {
         if !(base.is_finite() && base > 1.0) {
-            let key = self.keys().key(name);
-            return Err(ModelError::Unsupported(format!("`{key}` is {base}: want a number above 1")));
+            return Err(ModelError::value(self.keys().key(name), base, "a number above 1"));
         }
         Ok(())
     }
@@ -48,8 +47,7 @@ impl Build<'_> {
         };
         let factor = if factor == 0.0 { 1.0 } else { factor }; // some writers use 0 for "none"
         if !factor.is_finite() || factor < 0.0 {
-            let text = format!("`{}` is {factor}: want a positive number", keys.key("rope.scaling.factor"));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::value(keys.key("rope.scaling.factor"), factor, "a positive number"));
         }
         let attn_factor = keys.optional_f32("rope.scaling.attn_factor")?.unwrap_or(1.0);
         let original = keys.optional_usize("rope.scaling.original_context_length")?;
@@ -71,12 +69,8 @@ impl Build<'_> {
                 Scaling::Yarn { factor, original_context, betas, truncate, magnitude }
             }
             Some(other) => {
-                let text = format!(
-                    "`{}` is `{}`: want none, linear, yarn or longrope",
-                    keys.key("rope.scaling.type"),
-                    tern_formats::shown(other)
-                );
-                return Err(ModelError::Unsupported(text));
+                let key = keys.key("rope.scaling.type");
+                return Err(ModelError::name(key, other, "none, linear, yarn or longrope"));
             }
         };
         Ok((scaling, attn_factor))
@@ -101,14 +95,11 @@ impl Build<'_> {
                 Some(if self.config.context > original { long } else { short })
             }
             (None, None) => self.values("rope_freqs.weight"),
-            _ => {
-                let text = "rope_factors_long.weight and rope_factors_short.weight must come together";
-                return Err(ModelError::Tensor(text.into()));
-            }
+            _ => return Err(ModelError::OneRopeFactor),
         };
         match divisors {
             Some(d) if d.len() != pairs => {
-                Err(ModelError::Tensor(format!("rope factors: want [{pairs}], file has [{}]", d.len())))
+                Err(ModelError::shape("rope factors", format!("[{pairs}]"), format!("[{}]", d.len())))
             }
             other => Ok(other),
         }

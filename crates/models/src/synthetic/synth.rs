@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::io;
 
 use tern_formats::{FormatError, Metadata, Value, gguf};
-use tern_graph::{HostTensor, Random, Weight};
+use tern_graph::{HostTensor, Random, Weight, WeightError};
 use tern_quant::{Dialect, Quant};
 
 use crate::{Model, ModelError, Shape, Source, Synthetic};
@@ -44,20 +44,13 @@ pub struct Synth {
 impl Synth {
     /// `bonsai-8b:q1_0`: a shape and a format.
     pub fn parse(spec: &str) -> Result<(Shape, &'static Quant), ModelError> {
-        let fail = |text: String| Err(ModelError::Unsupported(text));
         let Some((shape, format)) = spec.split_once(':') else {
-            return fail(format!("`{spec}`: want SHAPE:FORMAT, such as bonsai-1.7b:q1_0"));
+            return Err(ModelError::SyntheticName(spec.into()));
         };
-        let Some(shape) = Shape::by_name(shape) else {
-            let names: Vec<_> = crate::SHAPES.iter().map(|s| s.name).collect();
-            return fail(format!("shape `{shape}` is not known; there are {}", names.join(", ")));
-        };
+        let Some(shape) = Shape::by_name(shape) else { return Err(ModelError::UnknownShape(shape.into())) };
         match Synth::formats().find(|q| q.name.eq_ignore_ascii_case(format)) {
             Some(quant) => Ok((shape.clone(), quant)),
-            None => {
-                let names: Vec<_> = Synth::formats().map(|q| q.name).collect();
-                fail(format!("format `{format}` cannot be written; there are {}", names.join(", ")))
-            }
+            None => Err(ModelError::UnknownFormat(format.into())),
         }
     }
 
@@ -111,11 +104,11 @@ impl Synth {
         }
         let deviation = self.deviation(w);
         let data = if w.rows * w.cols <= POOL {
-            drawn(quant, w.rows * w.cols, deviation, &mut rng)?
+            drawn(&w.name, quant, w.rows * w.cols, deviation, &mut rng)?
         } else {
             let bytes = w.rows * w.cols / quant.block_len * quant.block_bytes();
             let run = DRAWN.div_ceil(quant.block_len) * quant.block_bytes();
-            let pool = self.pool(quant, deviation)?;
+            let pool = self.pool(&w.name, quant, deviation)?;
             let mut data = Vec::with_capacity(bytes);
             while data.len() < bytes {
                 let at = rng.below(pool.len() / run) * run;
@@ -137,11 +130,11 @@ impl Synth {
         gain / (w.cols as f32).sqrt()
     }
 
-    fn pool(&mut self, quant: &'static Quant, deviation: f32) -> Result<&[u8], ModelError> {
+    fn pool(&mut self, name: &str, quant: &'static Quant, deviation: f32) -> Result<&[u8], ModelError> {
         let key = (quant.name, deviation.to_bits());
         if let Entry::Vacant(pool) = self.pools.entry(key) {
             let rng = &mut Random::new(u64::from(deviation.to_bits()));
-            pool.insert(drawn(quant, POOL, deviation, rng)?);
+            pool.insert(drawn(name, quant, POOL, deviation, rng)?);
         }
         Ok(&self.pools[&key])
     }
@@ -220,6 +213,7 @@ fn is_vector(w: &Weight) -> bool {
 
 /// Random weights, encoded or, if the format has no encoder, random bytes.
 fn drawn(
+    name: &str,
     quant: &'static Quant,
     weights: usize,
     deviation: f32,
@@ -230,7 +224,7 @@ fn drawn(
     }
     let mut bytes = vec![];
     let encoded = quant.encode(&rng.normals(weights, deviation), &mut bytes);
-    encoded.map_err(|e| ModelError::Unsupported(e.to_string()))?;
+    encoded.map_err(|e| WeightError::NotMade { name: name.into(), reason: e.to_string() })?;
     Ok(bytes)
 }
 

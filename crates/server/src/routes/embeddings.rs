@@ -105,8 +105,8 @@ pub(super) fn check_embeds(served: &ServedModel) -> Result<()> {
     if served.model.pooling() != Pooling::Whole(WholeRows::Each) {
         return Ok(());
     }
-    let why = "with pooling none, this model has a vector per token: use /embedding, or start the server with --pooling mean, cls \
-               or last";
+    let why = "with pooling none, this model has a vector per token: use /embedding, or start the server with the pooling \
+               mean, cls or last";
     Err(no_embeddings(why))
 }
 

@@ -184,7 +184,7 @@ pub(super) async fn list_adapters(State(app): State<Arc<App>>) -> Result<Respons
 pub(super) async fn set_adapters(State(app): State<Arc<App>>, body: Body) -> Result<Response> {
     let body = crate::http::body::read(body, &app.config, &app.bodies).await?;
     if matches!(app.registry, Registry::Many(_)) {
-        let message = "a server of several models has no adapters: start it with one model (-m) and --lora";
+        let message = "a server of several models has no adapters: start it with one model and its adapters";
         return Err(ApiError::new(StatusCode::BAD_REQUEST, message));
     }
     let served = app.registry.model(None).await?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::super::tokenizer::{NORMAL, UNUSED};
 use super::FolderExport;
 use super::tensors::{IN_CONFIG, target};
-use crate::{Checkpoint, FormatError, Metadata, Tensor, Value, shown};
+use crate::{Checkpoint, ExportError, FormatError, Metadata, Tensor, TensorExport, Value};
 
 /// Keys of GGUF files that say nothing a folder needs: what a model is called, and what its reader derives itself.
 const DERIVED: [&str; 6] = [
@@ -37,15 +37,12 @@ pub(super) fn compare(export: &FolderExport<'_>, folder: &Path) -> Result<(), Fo
     token_kinds(&model.metadata, &found.metadata)?;
     for tensor in model.tensors.values() {
         let Some(other) = found.tensors.get(&tensor.name) else {
-            return Err(FormatError::Config(format!(
-                "tensor `{}` is missing in the folder",
-                shown(&tensor.name)
-            )));
+            return Err(ExportError::Tensor(tensor.name.clone(), TensorExport::Lost).into());
         };
         compare_tensor(export, tensor, other)?;
     }
     match found.tensors.keys().find(|name| !model.tensors.contains_key(*name)) {
-        Some(name) => Err(FormatError::Config(format!("tensor `{}` is new in the folder", shown(name)))),
+        Some(name) => Err(ExportError::Tensor(name.clone(), TensorExport::New).into()),
         None => Ok(()),
     }
 }
@@ -61,11 +58,8 @@ fn keys(model: &Metadata, found: &Metadata) -> Result<(), FormatError> {
         let other = found.get(key);
         if !other.is_some_and(|other| same(value, other)) && !is_default(key, value, other) {
             let found = other.map_or("missing".into(), Value::summary);
-            return Err(FormatError::Config(format!(
-                "key `{}` is {} and would be {found} in a folder",
-                shown(key),
-                value.summary()
-            )));
+            let (key, value) = (key.to_string(), value.summary());
+            return Err(ExportError::Key { key, value, found }.into());
         }
     }
     Ok(())
@@ -83,10 +77,7 @@ fn token_kinds(model: &Metadata, found: &Metadata) -> Result<(), FormatError> {
     };
     let (want, got) = (kinds(model), kinds(found));
     match want.iter().zip(&got).position(|(want, got)| want != got) {
-        Some(id) => {
-            let (want, got) = (want[id], got[id]);
-            Err(FormatError::Config(format!("token {id} has type {want} and would have {got} in a folder")))
-        }
+        Some(id) => Err(ExportError::TokenKind { id, kind: want[id], found: got[id] }.into()),
         None => Ok(()),
     }
 }
@@ -118,13 +109,10 @@ fn is_default(key: &str, value: &Value, other: Option<&Value>) -> bool {
 }
 
 fn compare_tensor(export: &FolderExport<'_>, tensor: &Tensor, other: &Tensor) -> Result<(), FormatError> {
-    let name = shown(&tensor.name);
+    let refused = |why: TensorExport| FormatError::from(ExportError::Tensor(tensor.name.clone(), why));
     let flat = |dims: &[u64]| dims.iter().copied().filter(|n| *n != 1).collect::<Vec<_>>();
     if flat(&tensor.dims) != flat(&other.dims) {
-        return Err(FormatError::Config(format!(
-            "tensor `{name}` is {:?} and would be {:?}",
-            tensor.dims, other.dims
-        )));
+        return Err(refused(TensorExport::Shape(tensor.dims.clone(), other.dims.clone())));
     }
     let (data, again, to) = (tensor.data(), other.data(), target(tensor, export.floats));
     let in_config = IN_CONFIG.contains(&tensor.name.as_str());
@@ -133,9 +121,7 @@ fn compare_tensor(export: &FolderExport<'_>, tensor: &Tensor, other: &Tensor) ->
     let row_bytes = cols / tensor.quant.block_len * tensor.quant.block_bytes();
     let other_bytes = columns / other.quant.block_len * other.quant.block_bytes();
     if cols != columns {
-        return Err(FormatError::Config(format!(
-            "tensor `{name}` has {cols} columns and would have {columns}"
-        )));
+        return Err(refused(TensorExport::Columns(cols, columns)));
     }
     let (mut want, mut got, mut rounded) = (vec![0.0; cols], vec![0.0; cols], vec![]);
     for (row, (a, b)) in rows.chunks_exact(row_bytes).zip(again.chunks_exact(other_bytes)).enumerate() {
@@ -143,16 +129,14 @@ fn compare_tensor(export: &FolderExport<'_>, tensor: &Tensor, other: &Tensor) ->
         other.quant.decode(b, &[], &mut got);
         if to != tensor.quant {
             rounded.clear();
-            to.encode(&want, &mut rounded)
-                .map_err(|e| FormatError::Config(format!("tensor `{name}`: {e}")))?;
+            to.encode(&want, &mut rounded).map_err(|e| refused(TensorExport::Encode(e)))?;
             to.decode(&rounded, &[], &mut want);
         }
         let near = |a: f32, b: f32| a == b || in_config && (a / b - 1.0).abs() < 1e-5;
         if let Some(col) = want.iter().zip(&got).position(|(a, b)| !near(*a, *b)) {
             let (a, b) = (want[col], got[col]);
-            return Err(FormatError::Config(format!(
-                "tensor `{name}`: weight {col} of row {row} is {a} and would be {b}"
-            )));
+            let (weight, found) = (a.to_string(), b.to_string());
+            return Err(refused(TensorExport::Weight { row, col, weight, found }));
         }
     }
     Ok(())

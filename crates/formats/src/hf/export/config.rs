@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::super::family::{COMMON_KEYS, Family};
 use super::super::rope::{Llama3, llama3_divisors, magnitude};
 use super::FolderExport;
-use crate::{Checkpoint, FormatError, Metadata, Value};
+use crate::{Checkpoint, ExportError, FormatError, Metadata, TensorExport, Value};
 
 /// Layers of the largest Gemma 2 and 3, whose scores have a scale of their own.
 const LARGEST_GEMMA: [u64; 2] = [46, 62];
@@ -27,7 +27,7 @@ pub(super) fn config(
     }
     let embedding = model.tensors.get("token_embd.weight");
     let embedding =
-        embedding.ok_or_else(|| FormatError::Config("tensor `token_embd.weight` is missing".into()))?;
+        embedding.ok_or_else(|| ExportError::Tensor("token_embd.weight".into(), TensorExport::Missing))?;
     config.insert("vocab_size".into(), json!(embedding.rows()));
     let has = |name: &str| model.tensors.contains_key(name);
     config.insert("tie_word_embeddings".into(), json!(!has("output.weight")));
@@ -191,7 +191,5 @@ fn llama3(divisors: &[f32], base: f64, context: u64) -> Result<Json, FormatError
             }));
         }
     }
-    Err(FormatError::Config(
-        "tensor `rope_freqs.weight`: no parameters of rope_type llama3 give these divisors".into(),
-    ))
+    Err(ExportError::Tensor("rope_freqs.weight".into(), TensorExport::NoParameters).into())
 }

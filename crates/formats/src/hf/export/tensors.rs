@@ -6,7 +6,7 @@ use tern_quant::{BF16, F16, F32, Quant};
 use super::super::family::{COMMON_TENSORS, Family, Fix, Rule};
 use super::super::matrix::Matrix;
 use super::FolderExport;
-use crate::{FormatError, Tensor, shown};
+use crate::{ExportError, FormatError, Tensor, TensorExport};
 
 /// Tensors that are keys of `config.json`.
 pub(super) const IN_CONFIG: [&str; 3] =
@@ -20,15 +20,12 @@ pub(super) fn tensors(
 ) -> Result<Vec<(String, Matrix)>, FormatError> {
     let mut all = vec![];
     for tensor in export.model.tensors.values().filter(|tensor| !IN_CONFIG.contains(&tensor.name.as_str())) {
+        let refused = |why: TensorExport| FormatError::from(ExportError::Tensor(tensor.name.clone(), why));
         let Some(source) = Source::of(&tensor.name, family) else {
-            let (name, architecture) = (shown(&tensor.name), family.names[0]);
-            return Err(FormatError::Config(format!(
-                "tensor `{name}` has no name in a folder of {architecture}"
-            )));
+            return Err(refused(TensorExport::NoName(family.names[0])));
         };
         if !tensor.quant.is_runnable() {
-            let (name, quant) = (shown(&tensor.name), tensor.quant);
-            return Err(FormatError::Config(format!("tensor `{name}`: format {quant} cannot be decoded")));
+            return Err(refused(TensorExport::Format(tensor.quant.name)));
         }
         let matrix = fix(in_floats(tensor, target(tensor, export.floats)), source.fix, &tensor.name, config)?;
         if !source.name.contains('*') {
@@ -36,10 +33,7 @@ pub(super) fn tensors(
             continue;
         }
         let &[experts, rows, cols] = matrix.shape.as_slice() else {
-            let (name, shape) = (shown(&tensor.name), &matrix.shape);
-            return Err(FormatError::Config(format!(
-                "tensor `{name}`: want the matrices of experts, file has {shape:?}"
-            )));
+            return Err(refused(TensorExport::NoExperts(matrix.shape)));
         };
         for expert in 0..experts {
             let part = matrix.clone().reshaped(vec![experts * rows, cols]);
@@ -133,7 +127,7 @@ fn fix(matrix: Matrix, fix: Fix, name: &str, config: &Map<String, Json>) -> Resu
     let dim =
         heads.and_then(|heads| rows.checked_div(heads).filter(|dim| dim * heads == rows && dim % 2 == 0));
     let Some(dim) = dim else {
-        return Err(FormatError::Config(format!("tensor `{}`: {rows} rows are no heads", shown(name))));
+        return Err(ExportError::Tensor(name.into(), TensorExport::NoHeads(rows)).into());
     };
     // row `i` of a half was put beside row `i` of the other one
     let half = dim / 2;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::super::tokenizer::{CONTROL, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, pre_tokenizer};
 use super::{write_json, write_text};
-use crate::{FormatError, Metadata, Value, shown};
+use crate::{ExportError, FormatError, Metadata, Value};
 
 /// The character for a space.
 const MARK: &str = "\u{2581}";
@@ -18,12 +18,7 @@ pub(super) fn write(metadata: &Metadata, folder: &Path) -> Result<(), FormatErro
     let mut file = match kind {
         "gpt2" => vocabulary.bytes(metadata)?,
         "llama" => vocabulary.sentence_pieces(metadata)?,
-        other => {
-            let other = shown(other);
-            return Err(FormatError::Config(format!(
-                "tokenizer `{other}` is not written to folders; those of `gpt2` and `llama` are"
-            )));
-        }
+        other => return Err(ExportError::Tokenizer(other.into()).into()),
     };
     file["version"] = json!("1.0");
     file["added_tokens"] = Json::Array(vocabulary.added());
@@ -69,8 +64,7 @@ struct Vocabulary<'a> {
 
 impl Vocabulary<'_> {
     fn of(metadata: &Metadata) -> Result<Vocabulary<'_>, FormatError> {
-        let wrong = |why: String| FormatError::Config(why);
-        let tokens = metadata.strings("tokenizer.ggml.tokens").map_err(|e| wrong(e.to_string()))?;
+        let tokens = metadata.strings("tokenizer.ggml.tokens")?;
         let kinds = match metadata.get("tokenizer.ggml.token_type") {
             Some(Value::Ints(kinds)) => kinds.clone(),
             Some(Value::Uints(kinds)) => kinds.iter().map(|kind| *kind as i64).collect(),
@@ -78,7 +72,7 @@ impl Vocabulary<'_> {
         };
         match kinds.len() == tokens.len() {
             true => Ok(Vocabulary { tokens, kinds }),
-            false => Err(wrong(format!("{} tokens have {} types", tokens.len(), kinds.len()))),
+            false => Err(ExportError::Kinds { tokens: tokens.len(), kinds: kinds.len() }.into()),
         }
     }
 
@@ -112,13 +106,9 @@ impl Vocabulary<'_> {
     fn bytes(&self, metadata: &Metadata) -> Result<Json, FormatError> {
         let pre = metadata.optional_str("tokenizer.ggml.pre").ok().flatten().unwrap_or("default");
         let Some((pre_tokenizer, ignore_merges)) = pre_tokenizer(pre) else {
-            let pre = shown(pre);
-            return Err(FormatError::Config(format!(
-                "key `tokenizer.ggml.pre`: the splitting `{pre}` is not written to folders"
-            )));
+            return Err(ExportError::Splitting(pre.into()).into());
         };
-        let merges =
-            metadata.strings("tokenizer.ggml.merges").map_err(|e| FormatError::Config(e.to_string()))?;
+        let merges = metadata.strings("tokenizer.ggml.merges")?;
         let pairs: Vec<Json> = merges
             .iter()
             .map(|merge| merge.split_once(' ').map_or(json!(merge), |(a, b)| json!([a, b])))
@@ -171,7 +161,7 @@ impl Vocabulary<'_> {
         let scores = metadata.optional_floats("tokenizer.ggml.scores").ok().flatten().unwrap_or_default();
         if scores.len() != self.tokens.len() {
             let (tokens, scores) = (self.tokens.len(), scores.len());
-            return Err(FormatError::Config(format!("{tokens} tokens have {scores} scores")));
+            return Err(ExportError::Scores { tokens, scores }.into());
         }
         let ids: HashMap<&str, usize> =
             self.of_kinds(&[NORMAL, USER_DEFINED, UNUSED]).map(|(id, token)| (token, id)).collect();

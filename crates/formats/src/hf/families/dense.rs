@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::super::family::Kind::{Float, OptionalFloat, OptionalText};
 use super::super::family::{Family, PAIRED_HEADS, key, rule};
 use super::super::import::Import;
-use crate::{FormatError, Value};
+use crate::{FolderError, FormatError, Value};
 
 pub(crate) static LLAMA: Family = Family {
     names: &["LlamaForCausalLM", "MistralForCausalLM", "LlamaModel", "MistralModel"],
@@ -231,9 +231,8 @@ impl Import {
         let mut sections = listed.unwrap_or_else(|| usual.to_vec());
         if sections.len() != 3 {
             let found = Json::from(sections).to_string();
-            return Err(FormatError::Config(format!(
-                "config.json: `mrope_section`: want three sizes, file has {found}"
-            )));
+            let (file, key) = ("config.json".into(), "mrope_section".into());
+            return Err(FolderError::Key { file, key, want: "three sizes".into(), found }.into());
         }
         sections.push(0);
         self.set("rope.dimension_sections", Value::Ints(sections.into_iter().map(|n| n as i64).collect()));

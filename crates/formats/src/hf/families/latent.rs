@@ -4,7 +4,7 @@ use super::super::family::Kind::{OptionalUint, Uint};
 use super::super::family::{EXPERT_KEYS, Family, Key, Rule, key, rule};
 use super::super::import::Import;
 use super::experts::{SIGMOID, SOFTMAX};
-use crate::{FormatError, Value};
+use crate::{FolderError, FormatError, Value};
 
 static KEYS: &[Key] = &[
     key("q_lora_rank", "attention.q_lora_rank", OptionalUint),
@@ -64,11 +64,8 @@ fn prepare(import: &mut Import, gating: u64) -> Result<(), FormatError> {
         let name = format!("layers.{layer}.self_attn.kv_b_proj.weight");
         let both = import.take_shaped(&name, &[heads.saturating_mul(each), rank])?;
         if !both.is_float() {
-            let text = format!(
-                "tensor `{name}`: want floats, file has {}: its dimensions must be exchanged",
-                both.quant
-            );
-            return Err(FormatError::Config(text));
+            let found = format!("{}: its dimensions must be exchanged", both.quant);
+            return Err(FolderError::no_floats(name, found).into());
         }
         let rows = |start: u64, count: u64| {
             (0..heads * count).map(move |r| (r / count * each + start + r % count) as u32)

@@ -5,7 +5,7 @@ use super::super::family::Kind::{Float, OptionalUint, Uint};
 use super::super::family::{EXPERT_KEYS, Family, PAIRED_HEADS, Rule, fixed, key, rule};
 use super::super::import::{Import, shape_error};
 use super::dense::GRANITE_KEYS;
-use crate::{FormatError, Value};
+use crate::{FolderError, FormatError, Value};
 
 /// Tensors of Mamba-2 and Nemotron H.
 static MIXER_TENSORS: &[Rule] = &[
@@ -182,8 +182,7 @@ fn prepare_nemotron(import: &mut Import) -> Result<(), FormatError> {
     }
     if blocks.contains(&Block::Experts) {
         if blocks.contains(&Block::Mlp) {
-            let text = "config.json: layers with an MLP beside layers with experts are not supported";
-            return Err(FormatError::Config(text.into()));
+            return Err(FolderError::MlpBesideExperts.into());
         }
         import.arch = "nemotron_h_moe";
         import.metadata.insert("general.architecture", Value::String(import.arch.into()));
@@ -316,10 +315,7 @@ impl Import {
             let matrix = match scaled.iter().all(|by| *by == 1.0) {
                 true => matrix,
                 false if !matrix.is_float() => {
-                    return Err(FormatError::Config(format!(
-                        "tensor `{name}`: want floats, file has {}",
-                        matrix.quant
-                    )));
+                    return Err(FolderError::no_floats(name, matrix.quant).into());
                 }
                 false if scaled.len() != matrix.rows() => {
                     return Err(shape_error(&name, &[scaled.len() as u64], &matrix.shape));

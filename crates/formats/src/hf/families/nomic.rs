@@ -4,7 +4,7 @@ use super::super::family::Kind::{OptionalFloat, OptionalUint};
 use super::super::family::{Family, key, rule};
 use super::super::import::Import;
 use super::encoder_parts::{EPS, FUSED_TENSORS};
-use crate::{FormatError, Value};
+use crate::{FolderError, FormatError, Value};
 
 pub(crate) static NOMIC_BERT: Family = Family {
     names: &["NomicBertModel"],
@@ -81,8 +81,7 @@ impl Import {
             let up = self.take_shaped(&name("mlp.w1"), &[rows, width])?;
             let down = self.take_shaped(&name("mlp.w2"), &[rows, width])?;
             if !down.is_float() {
-                let text = format!("tensor `{}`: want floats, file has {}", name("mlp.w2"), down.quant);
-                return Err(FormatError::Config(text));
+                return Err(FolderError::no_floats(name("mlp.w2"), down.quant).into());
             }
             let bias = self.take_shaped(&name("bias"), &[width])?;
             let shape = vec![experts, inner, width];

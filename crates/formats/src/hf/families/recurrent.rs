@@ -6,7 +6,7 @@ use super::super::family::{EXPERT_KEYS, Family, Key, Rule, fixed, key, rule};
 use super::super::import::Import;
 use super::super::matrix::Matrix;
 use super::experts::SIGMOID;
-use crate::{FormatError, Value};
+use crate::{FolderError, FormatError, Value};
 
 static DELTA_KEYS: &[Key] = &[
     key("linear_conv_kernel_dim", "ssm.conv_kernel", Uint),
@@ -172,12 +172,8 @@ impl Import {
             (_, 1) => out,
             (true, _) => out.gathered_columns(rows(s.tiled(s.v_dim).collect())),
             (false, _) => {
-                let text = format!(
-                    "tensor `{}`: want floats, file has {}: its columns change places",
-                    name("out_proj"),
-                    out.quant
-                );
-                return Err(FormatError::Config(text));
+                let found = format!("{}: its columns change places", out.quant);
+                return Err(FolderError::no_floats(name("out_proj"), found).into());
             }
         };
         self.put(to("ssm_out.weight"), out)

@@ -7,7 +7,7 @@ use tern_quant::{MXFP4, NVFP4};
 
 use super::super::matrix::Matrix;
 use super::{Decoded, Parts, count, unexpected};
-use crate::FormatError;
+use crate::FolderError;
 
 /// The codes of neighbours as codes of the two halves of a block.
 fn halves(pairs: &[u8], out: &mut Vec<u8>) {
@@ -62,9 +62,8 @@ pub(super) fn nvfp4(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) -
             _ => return Err(unexpected(&global, "one F32")),
         };
         if !(divisor.is_finite() && divisor > 0.0) {
-            let text =
-                format!("tensor `{}` is {divisor}: want a positive number", name("weight_global_scale"));
-            return Err(FormatError::Config(text));
+            let (name, value) = (name("weight_global_scale"), divisor.to_string());
+            return Err(FolderError::Scale { name, value }.into());
         }
         drop(parts.take_optional(&name("input_global_scale"))); // for activations in four bits
         let matrix = Matrix::made(&NVFP4, vec![rows, cols], move || {

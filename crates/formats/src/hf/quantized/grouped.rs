@@ -6,7 +6,7 @@ use super::super::config::Config;
 use super::super::matrix::{Matrix, float_format};
 use super::codes::{Codes, Group, Values, Zeros};
 use super::{Decoded, Parts, count, unexpected, weight_of};
-use crate::FormatError;
+use crate::FolderError;
 use crate::safetensors::Entry;
 
 /// Unsigned words of a tensor.
@@ -84,10 +84,8 @@ pub(super) fn gptq(q: &Config, parts: &mut Parts, weights: &mut IndexMap<String,
             None => (0..cols).map(|col| (col / size) as u32).collect(),
         };
         if let Some(group) = order.iter().find(|g| u64::from(**g) >= groups) {
-            return Err(FormatError::Config(format!(
-                "tensor `{}`: group {group} of {groups}",
-                name("g_idx")
-            )));
+            let (name, why) = (name("g_idx"), format!("group {group} of {groups}"));
+            return Err(FolderError::TensorNotSupported { name, why }.into());
         }
         let codes =
             Codes { rows: rows as usize, cols: cols as usize, bits, groups: order, count: groups as usize };
@@ -175,10 +173,8 @@ pub(super) fn packed(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) 
             return Err(unexpected(&packed, &format!("{rows} rows of {cols} codes of 1, 2, 4 or 8 bits")));
         };
         if parts.entries.get(&name("weight_g_idx")).is_some() {
-            return Err(FormatError::Config(format!(
-                "tensor `{}`: orders of columns are not supported",
-                name("weight_g_idx")
-            )));
+            let (name, why) = (name("weight_g_idx"), "orders of columns are not supported".into());
+            return Err(FolderError::TensorNotSupported { name, why }.into());
         }
         let scales = parts.take(&name("weight_scale"))?;
         let (rows, cols, bits) = (rows as usize, cols as usize, bits as u32);

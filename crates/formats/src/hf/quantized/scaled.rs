@@ -9,7 +9,7 @@ use super::super::config::Config;
 use super::super::matrix::{Matrix, float_format};
 use super::codes::half;
 use super::{Decoded, Parts, count, unexpected, weight_of};
-use crate::FormatError;
+use crate::FolderError;
 use crate::safetensors::Entry;
 
 /// Scales of activations, which are computed in more bits here.
@@ -122,9 +122,9 @@ pub(super) fn blocks(q: &Config, parts: &mut Parts, weights: &mut IndexMap<Strin
 /// compressed-tensors with eight bits: a scale per tensor, row or group.
 pub(super) fn per_channel(parts: &mut Parts, weights: &mut IndexMap<String, Matrix>) -> Decoded<()> {
     if let Some(stem) = parts.stems(".weight_zero_point").first() {
-        return Err(FormatError::Config(format!(
-            "tensor `{stem}.weight_zero_point`: zero points of eight bits are not supported"
-        )));
+        let (name, why) =
+            (format!("{stem}.weight_zero_point"), "zero points of eight bits are not supported".into());
+        return Err(FolderError::TensorNotSupported { name, why }.into());
     }
     scales_of(parts, weights, &["weight_scale"], None)
 }

@@ -1,6 +1,5 @@
 //! BitNet b1.58: norms before the last matrix of attention and of the MLP, and squared ReLU.
 
-use tern_formats::shown;
 use tern_graph::{Activation, RopeStyle};
 
 use crate::layers::{AttentionStyle, LayerStyle, QkNorm};
@@ -31,8 +30,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         None | Some("relu2" | "relu_sqr") => Activation::Relu2,
         Some("silu") => Activation::Silu,
         Some(other) => {
-            let text = format!("`{}` is `{}`: want relu2 or silu", b.keys().key("hidden_act"), shown(other));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::name(b.keys().key("hidden_act"), other, "relu2 or silu"));
         }
     };
     let layers = LayerStyle { activation, sub_norm: Some("ffn_sub_norm"), ..LayerStyle::PRE_NORM };

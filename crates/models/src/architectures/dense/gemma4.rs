@@ -99,7 +99,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let experts = b.optional_expert_style(Gating::Softmax, true)?;
     let experts = experts.map(|e| ExpertStyle { activation: Activation::GeluTanh, ..e });
     if experts.is_some() && !(0..layers).any(|layer| has_experts(b, layer)) {
-        return Err(ModelError::Tensor("blk.0.ffn_gate_inp.weight is missing".into()));
+        return Err(ModelError::MissingTensor("blk.0.ffn_gate_inp.weight".into()));
     }
     let mut x = b.embed((width as f32).sqrt())?;
     let per_layer = b.per_layer_inputs(x)?;
@@ -122,9 +122,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         }
         if let Some(scale) = b.values(&name("layer_output_scale.weight")) {
             let [scale] = scale[..] else {
-                let text =
-                    format!("{}: want [1], file has [{}]", name("layer_output_scale.weight"), scale.len());
-                return Err(ModelError::Tensor(text));
+                let found = format!("[{}]", scale.len());
+                return Err(ModelError::shape(name("layer_output_scale.weight"), "[1]", found));
             };
             x = b.graph.scale(x, scale);
         }
@@ -158,29 +157,23 @@ fn attention_styles(b: &mut Build<'_>) -> Result<Vec<AttentionStyle>, ModelError
     for ((key_name, key), (value_name, value)) in dims {
         if key != value || key == 0 || key > 1 << 14 {
             let [key_name, value_name] = [key_name, value_name].map(|name| b.keys().key(name));
-            let text = format!(
-                "`{key_name}` is {key} and `{value_name}` is {value}: want the same, 1 to {}",
-                1 << 14
-            );
-            return Err(ModelError::Unsupported(text));
+            let (found, most) = (format!("{key} and `{value_name}` is {value}"), 1 << 14);
+            return Err(ModelError::value(key_name, found, format!("the same, 1 to {most}")));
         }
     }
     let local_pairs = b.keys().optional_usize("rope.dimension_count_swa")?.unwrap_or(local_dim);
     if local_pairs > local_dim || !local_pairs.is_multiple_of(2) {
-        let text = format!("rope over {local_pairs} dimensions in heads of {local_dim}");
-        return Err(ModelError::Unsupported(text));
+        return Err(ModelError::RopeDims { dims: local_pairs, head_dim: local_dim });
     }
     let window = b.window()?;
     if is_local.contains(&false) && !b.has("rope_freqs.weight") {
-        return Err(ModelError::Tensor("rope_freqs.weight is missing".into()));
+        return Err(ModelError::MissingTensor("rope_freqs.weight".into()));
     }
     let (global, local) = (b.rope_table(base)?, b.plain_rope_table(local_base, local_pairs)?);
     let shared = b.keys().optional_usize(SHARED_LAYERS)?.unwrap_or(0);
     let Some(own) = layers.checked_sub(shared).filter(|own| *own > 0) else {
-        let key = b.keys().key(SHARED_LAYERS);
-        return Err(ModelError::Unsupported(format!(
-            "`{key}` is {shared}: want less than the {layers} layers"
-        )));
+        let want = format!("less than the {layers} layers");
+        return Err(ModelError::value(b.keys().key(SHARED_LAYERS), shared, want));
     };
     let style = |layer: usize| {
         let is_local_layer = is_local[layer];
@@ -188,17 +181,14 @@ fn attention_styles(b: &mut Build<'_>) -> Result<Vec<AttentionStyle>, ModelError
         let shape = HeadShape { heads: heads[layer], kv_heads: kv_heads[layer], head_dim, v_dim: head_dim };
         if !shape.heads.is_multiple_of(shape.kv_heads) {
             let HeadShape { heads, kv_heads, .. } = shape;
-            let text = format!("layer {layer}: {heads} heads are not a multiple of {kv_heads} kv heads");
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::Heads { heads, kv_heads, layer: Some(layer) });
         }
         let kv_of = if layer < own {
             None
         } else {
             let alike = (0..own).rev().find(|earlier| is_local[*earlier] == is_local_layer);
-            let kind = if is_local_layer { "with" } else { "without" };
-            let none =
-                || format!("layer {layer} has no keys: want a layer {kind} a window among the first {own}");
-            Some(alike.ok_or_else(|| ModelError::Unsupported(none()))?)
+            let none = || ModelError::NoSharedKeys { layer, window: is_local_layer, own };
+            Some(alike.ok_or_else(none)?)
         };
         let table = if is_local_layer { local } else { global };
         Ok(AttentionStyle {
@@ -221,8 +211,8 @@ impl Build<'_> {
         match sizes.iter().position(|size| *size == 0 || *size > most) {
             None => Ok(sizes),
             Some(layer) => {
-                let (key, size) = (self.keys().key(name), sizes[layer]);
-                Err(ModelError::Unsupported(format!("`{key}` of layer {layer} is {size}: want 1 to {most}")))
+                let (key, value, want) = (self.keys().key(name), sizes[layer], format!("1 to {most}"));
+                Err(ModelError::LayerValue { key, layer, value, want })
             }
         }
     }
@@ -233,8 +223,8 @@ impl Build<'_> {
         let name = "embedding_length_per_layer_input";
         let columns = self.keys().optional_usize(name)?.unwrap_or(0);
         if columns > MAX_LAYER_INPUT {
-            let text = format!("`{}` is {columns}: want 0 to {MAX_LAYER_INPUT}", self.keys().key(name));
-            return Err(ModelError::Unsupported(text));
+            let want = format!("0 to {MAX_LAYER_INPUT}");
+            return Err(ModelError::value(self.keys().key(name), columns, want));
         }
         if columns == 0 {
             return Ok(None);

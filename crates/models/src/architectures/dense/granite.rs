@@ -67,9 +67,7 @@ impl Build<'_> {
         };
         let divisor = self.keys().f32("logit_scale")?;
         if !(divisor.is_finite() && divisor != 0.0) {
-            let key = self.keys().key("logit_scale");
-            let text = format!("`{key}` is {divisor}: want a number that is not 0");
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::value(self.keys().key("logit_scale"), divisor, "a number that is not 0"));
         }
         let logits = self.decoder_of(&layers, mixer)?;
         self.graph.scale(logits, 1.0 / divisor);

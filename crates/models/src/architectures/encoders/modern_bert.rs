@@ -37,8 +37,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         None | Some("gelu" | "geglu") => Activation::Gelu,
         Some("silu" | "swiglu") => Activation::Silu,
         Some(other) => {
-            let (key, other) = (keys.key("hidden_activation"), tern_formats::shown(other));
-            return Err(ModelError::Unsupported(format!("`{key}` is `{other}`: want gelu or silu")));
+            return Err(ModelError::name(keys.key("hidden_activation"), other, "gelu or silu"));
         }
     };
     let window = b.window()?;
@@ -78,8 +77,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         CLASSIFIED_MEAN => (b.graph.means(x)?, VectorRows::Last),
         CLASSIFIED_FIRST => (b.graph.outputs(x), VectorRows::First),
         other => {
-            let text = format!("`{}` is {other}: want 1 or 2", b.keys().key(key));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::value(b.keys().key(key), other, "1 or 2"));
         }
     };
     b.classifier(row, rows, Function::Gelu)

@@ -83,10 +83,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         (b.keys().usize("attention.kv_lora_rank")?, b.keys().usize("attention.key_length_mla")?);
     let rotated = b.config.rope_dims;
     let Some(plain) = key.checked_sub(rotated).filter(|plain| *plain > 0) else {
-        let name = b.keys().key("attention.key_length_mla");
-        return Err(ModelError::Unsupported(format!(
-            "`{name}` is {key}: want more than the {rotated} rotated"
-        )));
+        let want = format!("more than the {rotated} rotated");
+        return Err(ModelError::value(b.keys().key("attention.key_length_mla"), key, want));
     };
     let latent = Latent {
         rank,

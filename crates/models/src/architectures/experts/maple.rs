@@ -27,9 +27,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     if let Some(dims) = b.keys().optional_usize("rope.dimension_count_swa")? {
         let head_dim = b.config.head_dim;
         if dims == 0 || dims > head_dim || !dims.is_multiple_of(2) {
-            let key = b.keys().key("rope.dimension_count_swa");
-            let text = format!("`{key}` is {dims}: want an even number up to {head_dim}");
-            return Err(ModelError::Unsupported(text));
+            let want = format!("an even number up to {head_dim}");
+            return Err(ModelError::value(b.keys().key("rope.dimension_count_swa"), dims, want));
         }
         b.config.rope_dims = dims;
     }
@@ -43,8 +42,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let clamps = b.keys().f32_per_layer("swiglu_clamp_exp", layers)?.unwrap_or_else(|| vec![CLAMP; layers]);
     let clamp = clamps[0];
     if clamps.iter().any(|c| *c != clamp) {
-        let key = b.keys().key("swiglu_clamp_exp");
-        return Err(ModelError::Unsupported(format!("`{key}` differs from layer to layer")));
+        return Err(ModelError::DiffersByLayer(b.keys().key("swiglu_clamp_exp")));
     }
     let experts = b.expert_style(Gating::Softmax, true)?;
     let activation = if clamp > 0.0 { Activation::SwigluClamp(clamp) } else { Activation::Silu };

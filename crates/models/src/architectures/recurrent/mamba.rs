@@ -64,17 +64,15 @@ impl Build<'_> {
         let size = |name: &str| {
             let size = keys.usize(name)?;
             if size == 0 || size > MAX_SIZE {
-                let text = format!("`{}` is {size}: want 1 to {MAX_SIZE}", keys.key(name));
-                return Err(ModelError::Unsupported(text));
+                return Err(ModelError::value(keys.key(name), size, format!("1 to {MAX_SIZE}")));
             }
             Ok(size)
         };
         let (inner, heads) = (size("ssm.inner_size")?, size("ssm.time_step_rank")?);
         let groups = size("ssm.group_count")?;
         if !inner.is_multiple_of(heads) || !inner.is_multiple_of(groups) {
-            let key = keys.key("ssm.inner_size");
-            let text = format!("`{key}` is {inner}: want a multiple of {heads} heads and {groups} groups");
-            return Err(ModelError::Unsupported(text));
+            let want = format!("a multiple of {heads} heads and {groups} groups");
+            return Err(ModelError::value(keys.key("ssm.inner_size"), inner, want));
         }
         let scan =
             SelectiveScan { heads, head_dim: inner / heads, groups, state_dim: size("ssm.state_size")? };

@@ -138,8 +138,8 @@ impl Build<'_> {
         let (name, width) = ("moe_latent_size", self.config.width);
         let size = self.keys().usize(name)?;
         if size == 0 || size > width {
-            let text = format!("`{}` is {size}: want 1 to the {width} columns", self.keys().key(name));
-            return Err(ModelError::Unsupported(text));
+            let want = format!("1 to the {width} columns");
+            return Err(ModelError::value(self.keys().key(name), size, want));
         }
         Ok(size)
     }

@@ -118,8 +118,7 @@ impl Build<'_> {
         let sections = self.keys().usizes(name)?.ok_or_else(|| self.missing(name))?;
         let total: usize = sections.iter().take(4).fold(0, |sum, s| sum.saturating_add(*s));
         if sections.len() < 3 || total == 0 {
-            let text = format!("`{}` is {sections:?}: want four sizes", self.keys().key(name));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::value(self.keys().key(name), format!("{sections:?}"), "four sizes"));
         }
         let RopeTable { mut freqs, magnitude } = self.graph.ropes[table].clone();
         for (i, freq) in freqs.iter_mut().enumerate() {

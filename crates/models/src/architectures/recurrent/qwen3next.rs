@@ -29,8 +29,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         }
         let (rule, name) = (net.rule, |part: &str| format!("blk.{layer}.{part}"));
         if b.has(&name("ssm_in.weight")) {
-            let text = format!("{}: old files of qwen3next are not supported, convert again", name("ssm_in"));
-            return Err(ModelError::Unsupported(text));
+            return Err(ModelError::OldFile { name: name("ssm_in"), arch: "qwen3next" });
         }
         let each = rule.v_heads / rule.k_heads; // [strengths, decays] of each key head
         let both = b.linear(x, &name("ssm_ba"), 2 * rule.v_heads)?;

@@ -184,7 +184,7 @@ fn models_of_a_library_have_no_adapters() {
     let site = site(&Shelf::default(), None, None);
     assert_eq!(site.get("/lora-adapters").json(), json!([]));
     let refused = site.post("/lora-adapters", json!([]));
-    let message = "a server of several models has no adapters: start it with one model (-m) and --lora";
+    let message = "a server of several models has no adapters: start it with one model and its adapters";
     assert_eq!((refused.status, refused.message().as_str()), (400, message));
 }
 
