@@ -24,7 +24,7 @@ pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::models::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs};
 pub(crate) use self::samplers::SamplerArgs;
-pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
+pub(crate) use self::serve::{LogArgs, LogFormat, ServeArgs, UnknownArg};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
 use self::values::positive;
 pub(crate) use self::values::{MaxTokens, Seed, top_k};

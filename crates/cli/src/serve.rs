@@ -11,15 +11,14 @@ use std::net::TcpListener as StdListener;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern::engine::WholeRows;
 use tern::text::FillOrder;
-use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, PartialSampling, Pooling, Sampling, units};
+use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, PartialSampling, Sampling, units};
 use tern_server::{Config, DefaultAdapters, KeepModels, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::library::LocalLibrary;
-use crate::args::{PoolingArg, ServeArgs, UnknownArg};
+use crate::args::{ServeArgs, UnknownArg};
 use crate::error::{CliError, CliResult};
 use crate::process::limits;
 
@@ -185,16 +184,6 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     }
 }
 
-/// The pooling of a flag.
-pub(crate) fn pooling(arg: PoolingArg) -> Pooling {
-    match arg {
-        PoolingArg::None => Pooling::Whole(WholeRows::Each),
-        PoolingArg::Mean => Pooling::Mean,
-        PoolingArg::Cls => Pooling::Whole(WholeRows::First),
-        PoolingArg::Last => Pooling::Last,
-    }
-}
-
 /// The flags as load options.
 fn load_options(args: &ServeArgs) -> LoadOptions {
     LoadOptions {
@@ -204,7 +193,7 @@ fn load_options(args: &ServeArgs) -> LoadOptions {
         state_cache: args.state_cache.map(|mib| mebibytes(mib) as u64),
         step_tokens: args.max_batch_tokens,
         step_millis: args.step_millis,
-        pooling: args.pooling.map(pooling),
+        pooling: args.pooling,
         ..args.model.options(Context::TRAINED)
     }
 }

@@ -7,6 +7,7 @@ mod experts;
 mod graph;
 mod memory;
 mod op;
+mod pooling;
 mod random;
 mod reference;
 mod sampling;
@@ -32,6 +33,7 @@ pub use op::{
     Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Temperature, Val,
     WeightId, clamp, softcap,
 };
+pub use pooling::Pooling;
 pub use random::Random;
 pub use reference::Reference;
 pub use sampling::{

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use tern::Pooling;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::values::{self, positive};
@@ -107,9 +108,11 @@ pub(crate) struct ServeArgs {
     /// loopback, and elsewhere if there is no API key
     #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
-    /// Pooling of embeddings [default: the pooling in the model's file, or mean]
-    #[arg(long, help_heading = "Model and device", value_name = "HOW")]
-    pub(crate) pooling: Option<PoolingArg>,
+    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the pooling in the
+    /// model's file, or mean]
+    #[arg(long, help_heading = "Model and device", value_name = "HOW", value_parser = values::pooling(),
+        hide_possible_values = true)]
+    pub(crate) pooling: Option<Pooling>,
     #[command(flatten)]
     pub(crate) sampling: PartialSamplingArgs,
     #[command(flatten)]
@@ -164,15 +167,4 @@ pub(crate) enum LogFormat {
 pub(crate) enum UnknownArg {
     Refuse,
     Ignore,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PoolingArg {
-    /// A vector per token
-    None,
-    Mean,
-    /// The first token
-    Cls,
-    /// The last token
-    Last,
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tern::Pooling;
 use tern::formats::quantize::{Keep, RECIPES, Recipe};
 use tern::quant;
 
@@ -49,6 +51,11 @@ impl FromStr for Seed {
             _ => Err(format!("expected a whole number from 0 to {}, or -1 for a random seed", u64::MAX)),
         }
     }
+}
+
+/// The names of poolings, which completions offer too.
+pub(crate) fn pooling() -> impl TypedValueParser<Value = Pooling> {
+    PossibleValuesParser::new(Pooling::ALL.map(Pooling::name)).try_map(|name| name.parse::<Pooling>())
 }
 
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
