@@ -704,8 +704,9 @@ def test_recorded_events():
 
 
 def test_docs_examples():
-    """Every `curl` of docs/serving.md succeeds, or fails if the documentation shows an error."""
-    docs = (Path(__file__).resolve().parent.parent / "docs" / "serving.md").read_text()
+    """Every `curl` of the pages about the server succeeds, or fails if the documentation shows an error."""
+    folder = Path(__file__).resolve().parent.parent / "docs"
+    docs = "".join((folder / name).read_text() for name in ("serving.md", "api.md", "operations.md"))
     ran = 0
     for block in docs.split("```console\n")[1:]:
         block = block.split("```")[0]

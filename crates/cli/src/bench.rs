@@ -225,7 +225,7 @@ impl Reads {
         let graph = &opened.model.graph;
         let read = opened.tensors.iter().zip(graph.roles()).zip(graph.experts_used());
         let read = read.filter(|((_, roles), _)| roles.matrix || roles.vector || roles.experts > 0);
-        let weights = read.map(|((tensor, _), [used, all])| (tensor.data().len() / all * used) as u64).sum();
+        let weights = read.map(|((tensor, _), [used, all])| (tensor.bytes() / all * used) as u64).sum();
         let tokens = args.depth + decode / 2;
         Reads { weights, kv: opened.kv_bytes_seen(tokens), bandwidth: None }
     }

@@ -102,7 +102,7 @@ fn logits(
     let capacity =
         Capacity { pages, page_len: 16, max_tokens: 32, max_outputs: 32, window: None, state: None };
     let capacity = capacity.with_slots(&model.graph, 1);
-    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 };
     let mut runner = GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).unwrap();
     adapt(&mut runner, &model, checkpoint, recorded);
     let mut rows = vec![];

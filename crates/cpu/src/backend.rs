@@ -34,7 +34,8 @@ const KEPT_FREE: u64 = 64 << 20;
 /// Tokens of a step: enough for full speed, and few enough that a step takes seconds at most.
 const STEP_TOKENS: usize = 512;
 
-/// Runs graphs on the machine's processor. Weights are read from the mapped file, or are packed for its kernels.
+/// Runs graphs on the machine's processor. Weights are read from the mapped file, or
+/// are packed for its kernels.
 pub struct Cpu {
     kernels: &'static Kernels,
     pool: Pool,
@@ -53,8 +54,8 @@ enum Stored {
 }
 
 impl Cpu {
-    /// The best kernels of this machine, on `threads` threads. Fails if the system cannot start all of them, rather than
-    /// use its last thread and leave none to the rest of the program.
+    /// The best kernels of this machine, on `threads` threads. Fails if the system cannot start all of them,
+    /// rather than use its last thread and leave none to the rest of the program.
     pub fn new(threads: usize) -> Result<Cpu> {
         Cpu::with_kernels(threads, available()[0])
     }
@@ -102,8 +103,8 @@ impl Cpu {
         }
     }
 
-    /// Packs matrices, one below the other, for their kernel, if it has a packed layout and memory suffices; otherwise steps
-    /// pack them. Each matrix begins with a new panel.
+    /// Packs matrices, one below the other, for their kernel, if it has a packed layout and memory suffices;
+    /// otherwise steps pack them. Each matrix begins with a new panel.
     fn pack(&mut self, t: &HostTensor, kernel: LinearKernel, matrices: usize) -> Option<Packed> {
         let kernel = match kernel {
             LinearKernel::Packed(kernel) if kernel.at_load => kernel,
@@ -133,7 +134,7 @@ impl Cpu {
         })
     }
 
-    /// Drops packed copies of weights, the last ones first, until so many bytes are free.
+    /// Drops packed copies of weights, the last ones first, until `want` bytes are free.
     fn make_room(&mut self, want: u64) {
         for stored in self.buffers.iter_mut().rev() {
             if want <= FreeMemory::now().free {

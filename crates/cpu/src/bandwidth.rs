@@ -12,7 +12,8 @@ const PIECE: usize = 1 << 17;
 /// Passes, of which the fastest counts: other processes use the memory too.
 const PASSES: usize = 4;
 
-/// Bytes per second on all threads, using at most part of `free` bytes; `None` if that is too little to measure.
+/// Bytes per second on all threads, using at most part of `free` bytes; `None` if that
+/// is too little to measure.
 pub(crate) fn measure(pool: &mut Pool, free: u64) -> Option<f64> {
     let words = (MOST.min(free / 4) / 8) as usize;
     if words < 1 << 20 {

@@ -12,8 +12,8 @@ use crate::phases::Link;
 use crate::product::{Activations, Product};
 use crate::run::{Run, Scratch};
 
-/// The parts of a step, one per token and chosen expert, by expert. Every thread groups them for itself, which takes less
-/// time than a barrier.
+/// The parts of a step, one per token and chosen expert, by expert. Every thread groups them for itself,
+/// which takes less time than a barrier.
 #[derive(Default)]
 pub(crate) struct PartsByExpert {
     /// The route and the number of experts that they are of.
@@ -52,7 +52,8 @@ impl PartsByExpert {
         self.of = None;
     }
 
-    /// Groups the parts of all tokens by a counting sort, unless it was done. `route` is `[tokens, 2 * used]`.
+    /// Groups the parts of all tokens by a counting sort, unless it was done. `route`
+    /// is `[tokens, 2 * used]`.
     fn set(&mut self, experts: ExpertShape, tokens: usize, route: &[f32]) {
         let of = Some((experts.route, experts.count));
         if self.of == of {
@@ -87,7 +88,8 @@ impl PartsByExpert {
 }
 
 impl Run<'_> {
-    /// Linears of experts and the elementwise ops after them: some columns of all parts of an expert at a time.
+    /// Linears of experts and the elementwise ops after them: some columns of all
+    /// parts of an expert at a time.
     pub(crate) fn experts<I: Iterator<Item = Range<usize>>>(
         &self,
         links: &[Link],
@@ -97,7 +99,8 @@ impl Run<'_> {
         let graph = &self.program.graph;
         let Some(experts) = ExpertShape::of(graph, links[0].node) else { return self.refuse(links[0].node) };
         let tokens = self.rows(links[0].node);
-        // the number of experts that may have parts: how many there are is unknown to a thread that arrives after the phase
+        // the number of experts that may have parts: how many there are is unknown to a thread
+        // that arrives after the phase
         let places = experts.count.min(tokens * experts.used);
         let unit = (PANELS * PANEL).min(experts.each.next_multiple_of(PANEL));
         let units = experts.each.div_ceil(unit); // per expert

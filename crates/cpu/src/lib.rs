@@ -1,4 +1,5 @@
-//! The CPU backend: threads that run a compiled graph phase by phase, and kernels for each SIMD instruction set.
+//! The CPU backend: threads that run a compiled graph phase by phase, and kernels for
+//! each SIMD instruction set.
 
 #![cfg_attr(
     not(target_arch = "x86_64"),

@@ -2,13 +2,14 @@
 
 use tern_graph::{Activation, Function, clamp};
 
-/// `2^(x / ln 2)` by a polynomial, accurate to about one unit in the last place; vectorised at any width. `FUSED` rounds
-/// each product and sum once.
+/// `2^(x / ln 2)` by a polynomial, accurate to about one unit in the last place; vectorised at any width.
+/// `FUSED` rounds each product and sum once.
 #[inline(always)]
 pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     let mul_add = |a: f32, b: f32, c: f32| if FUSED { a.mul_add(b, c) } else { a * b + c };
     let x = x.clamp(-87.3, 88.7);
-    let rounded = mul_add(x, std::f32::consts::LOG2_E, 12_582_912.0); // 1.5 * 2^23: the integer is in the low bits
+    // 1.5 * 2^23: the integer is in the low bits
+    let rounded = mul_add(x, std::f32::consts::LOG2_E, 12_582_912.0);
     let n = rounded - 12_582_912.0;
     let r = mul_add(n, 2.121_944_4e-4, mul_add(n, -0.693_359_4, x)); // ln 2 in two parts
     let p = mul_add(1.987_569_1e-4, r, 1.398_199_9e-3);
@@ -20,8 +21,8 @@ pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     y * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
 }
 
-/// `x * (1 + erf(x / sqrt(2))) / 2`, with the error function by a polynomial (Abramowitz and Stegun, 7.1.26), accurate to
-/// 1.5e-7.
+/// `x * (1 + erf(x / sqrt(2))) / 2`, with the error function by a polynomial (Abramowitz and Stegun, 7.1.26),
+/// accurate to 1.5e-7.
 #[inline(always)]
 fn gelu(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;

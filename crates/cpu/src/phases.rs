@@ -1,7 +1,8 @@
 //! Phases between two barriers: chains of ops whose parts are independent of each other.
 //!
-//! A thread runs all ops of a chain on one part before it takes the next: gate, up and the activation on some columns;
-//! norm, rotation and storing on some heads. Intermediate values stay in its cache, and no barrier is needed.
+//! A thread runs all ops of a chain on one part before it takes the next: gate, up and the activation
+//! on some columns; norm, rotation and storing on some heads. Intermediate values stay in its cache,
+//! and no barrier is needed.
 
 use tern_graph::{Graph, Node, Op, Plan, Rotation, Val, Work as Made};
 

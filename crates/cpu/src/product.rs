@@ -36,8 +36,8 @@ pub(crate) struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Some rows of the matrix times all tokens. No other thread has these rows. `false` if the kernel cannot read the
-    /// activations.
+    /// Some rows of the matrix times all tokens. No other thread has these rows. `false` if the kernel cannot
+    /// read the activations.
     pub(crate) fn run(&self, range: Range<usize>, workspace: &mut Workspace) -> bool {
         match (self.kernel, &self.x) {
             (Some(LinearKernel::Integer(IntegerKernel { many: Some(dot), .. })), Activations::Tiles(x)) => {

@@ -112,7 +112,8 @@ impl Compiled {
         })
     }
 
-    /// Bytes of values, quantized activations (as if every slot had them), rotations and partial results of attention.
+    /// Bytes of values, quantized activations (as if every slot had them), rotations and
+    /// partial results of attention.
     pub(crate) fn scratch(graph: &Graph, max_tokens: usize, max_outputs: usize, kernels: &Kernels) -> u64 {
         let plan = plan(graph, &phases(graph, &vec![None; graph.nodes.len()]));
         let most = rows_in_integers(kernels.tiles, max_tokens, max_outputs);
@@ -227,8 +228,8 @@ fn rows_in_integers(tiles: Option<Tiles>, tokens: usize, outputs: usize) -> [(us
     [(tokens.min(from), outputs.min(from)), (pad(tokens), pad(outputs))]
 }
 
-/// How each value is quantized: the widest span and the fewest bits that suit all linears that read it, or all linears
-/// of experts, which gather their rows and quantize them apart.
+/// How each value is quantized: the widest span and the fewest bits that suit all linears that read it, or
+/// all linears of experts, which gather their rows and quantize them apart.
 fn roundings(graph: &Graph, weights: &[Weight], experts: bool) -> Vec<Option<Rounding>> {
     let mut roundings = vec![None; graph.nodes.len()];
     for node in &graph.nodes {
@@ -239,8 +240,8 @@ fn roundings(graph: &Graph, weights: &[Weight], experts: bool) -> Vec<Option<Rou
         };
         let tensor = &weights[weight.index()].tensor;
         let Some(codes) = tensor.quant().codes() else { continue };
-        // groups smaller than a block of activations are multiplied into the codes if their scales are integers; offsets
-        // are added for each block
+        // groups smaller than a block of activations are multiplied into the codes if their scales are
+        // integers; offsets are added for each block
         let large = codes.group > INT_BLOCK && !codes.offsets;
         let shared = large || codes.group < INT_BLOCK && codes.integer_scales;
         // a row is a whole number of spans: 128, 64 or 32
@@ -289,8 +290,8 @@ fn quantizes_its_value(op: &Op, span: usize) -> bool {
     }
 }
 
-/// The phases with quantization: by the op that computes a value, or in a separate phase. `in_tiles` says for tokens
-/// and for outputs whether rows are quantized in tiles, which need all of a tile's tokens.
+/// The phases with quantization: by the op that computes a value, or in a separate phase. `in_tiles` says for
+/// tokens and for outputs whether rows are quantized in tiles, which need all of a tile's tokens.
 fn with_ints(
     graph: &Graph,
     phases: &[Vec<Chain>],

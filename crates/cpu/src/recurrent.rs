@@ -1,7 +1,8 @@
-//! Recurrent ops: convolutions, the delta rule and scans, one token after the other, on the state slots of each slice.
+//! Recurrent ops: convolutions, the delta rule and scans, one token after the other, on the
+//! state slots of each slice.
 //!
-//! Threads share slices, heads and columns. A token is computed in the same way whichever tokens share its step, so chunks of
-//! a prompt change no bit.
+//! Threads share slices, heads and columns. A token is computed in the same way whichever tokens share its
+//! step, so chunks of a prompt change no bit.
 
 use std::ops::Range;
 
@@ -43,8 +44,8 @@ pub(crate) struct ConvToken<'a> {
     pub(crate) silu: bool,
 }
 
-/// `state = decay * state + key * added`, `out = state^T * query`. Equals the loops of the reference to rounding.
-/// `state` is `[rows, columns]`.
+/// `state = decay * state + key * added`, `out = state^T * query`. Equals the loops of the reference to
+/// rounding. `state` is `[rows, columns]`.
 #[inline(always)]
 pub(crate) fn advance<const FUSED: bool>(state: &mut [f32], token: &StateToken<'_>, out: &mut [f32]) {
     match out.len() {
@@ -176,8 +177,8 @@ impl Run<'_> {
         }
     }
 
-    /// Calls `run` with blocks of a layer of matrices `[heads, rows, columns]`, whose state is that before the slice; it is
-    /// stored block after block.
+    /// Calls `run` with blocks of a layer of matrices `[heads, rows, columns]`, whose state is that before
+    /// the slice; it is stored block after block.
     fn blocks<I: Iterator<Item = Range<usize>>>(
         &self,
         state: &State,
@@ -197,7 +198,8 @@ impl Run<'_> {
             let len = rows * block.columns.len();
             let StateSlots { read, write } = slices[slice].state.unwrap_or_default();
             let slot = |slot: u32| slot as usize * floats + at..slot as usize * floats + at + len;
-            // SAFETY: see `work`; a block is one item, and no slice reads or writes the slot that another one writes.
+            // SAFETY: see `work`; a block is one item, and no slice reads or writes the slot
+            // that another one writes.
             let to = unsafe { state.layers[layer].get_mut(slot(write)) };
             match read {
                 None => to.fill(0.0),
@@ -283,7 +285,8 @@ impl Run<'_> {
             return self.refuse(link.node);
         };
         let (width, taps) = (self.program.graph.width(x), self.program.graph.weight(weight).cols);
-        let (weights, bias) = (self.program.vector(weight), bias.map(|b| self.program.vector(b))); // [taps, width]
+        // [taps, width], [width]
+        let (weights, bias) = (self.program.vector(weight), bias.map(|b| self.program.vector(b)));
         let (slices, each, old) = (&self.step.slices, width.div_ceil(CONV_COLUMNS), taps - 1);
         let state = match (layer, &self.program.state) {
             (Some(layer), Some(state)) => Some(&state.layers[layer]),
@@ -303,12 +306,14 @@ impl Run<'_> {
             scratch.before.clear();
             for row in 0..old {
                 match state.zip(read) {
-                    // SAFETY: see `work`; some columns of a slice are one item, and no slice reads what another one writes.
+                    // SAFETY: see `work`; some columns of a slice are one item, and no slice reads what
+                    // another one writes.
                     Some((state, read)) => scratch.before.extend(unsafe { state.get(slot(read, row)) }),
                     None => scratch.before.resize(scratch.before.len() + columns.len(), 0.0),
                 }
             }
-            // a row by its number, counted from the first row before the slice; those after it are zeros, as those before a text
+            // a row by its number, counted from the first row before the slice; those after it are zeros, as
+            // those before a text
             let before = &scratch.before;
             let window = |index: usize| match index.checked_sub(before_token) {
                 Some(token) if token < rows.len() => {

@@ -21,9 +21,9 @@ pub(crate) fn hadamard(x: &mut [f32], block: usize) {
     }
 }
 
-/// Rotates whole blocks, or rotates them back; equals [`Rotation::apply`]. The columns are those from index `first` on,
-/// counted through groups of the rotation's width; they are whole groups if heads change places, and those are not rotated
-/// back.
+/// Rotates whole blocks, or rotates them back; equals [`Rotation::apply`]. The columns are those from index
+/// `first` on, counted through groups of the rotation's width; they are whole groups if heads change places,
+/// and those are not rotated back.
 pub(crate) fn rotate(
     rotation: &Rotation,
     inverse: bool,

@@ -21,7 +21,7 @@ use crate::threads::{Task, Whose, Worker};
 
 /// Columns of a row that a thread takes at a time in elementwise ops.
 const PIECE: usize = 8 * MAX_SPAN;
-/// Tokens whose keys and values a thread stores at a time: tokens of a page share cache lines.
+/// Tokens whose keys and values are stored at a time by one thread: tokens of a page share cache lines.
 const STORE_TOKENS: usize = 32;
 
 /// A step in flight: what all threads read.
@@ -39,8 +39,8 @@ pub(crate) struct Run<'a> {
 impl Run<'_> {
     /// Runs this thread's share of all phases.
     ///
-    /// Every `unsafe` below relies on one argument: threads write disjoint parts, and there is a barrier between two
-    /// chains if one accesses what the other writes.
+    /// Every `unsafe` below relies on one argument: threads write disjoint parts, and there is a barrier
+    /// between two chains if one accesses what the other writes.
     pub(crate) fn work(&self, worker: &Worker<'_>) {
         let mut workspace = self.workspaces[worker.index].lock().unwrap_or_else(PoisonError::into_inner);
         let workspace = &mut *workspace;
@@ -267,8 +267,8 @@ impl Run<'_> {
                 let (rotation, x) = (&self.program.graph.rotations[*rotation], self.read(*x, at, len));
                 rotate_basis(rotation, *inverse, self.kernels.hadamard, (at, x), out);
             }),
-            // linears are split by columns, and attention and recurrent ops by themselves; all experts are in the memory of
-            // the host
+            // linears are split by columns, and attention and recurrent ops by themselves; all experts are in
+            // the memory of the host
             Op::Linear { .. }
             | Op::ExpertLinear { .. }
             | Op::Attend { .. }

@@ -1,5 +1,5 @@
-//! Synchronization primitives of the thread pool. Tests build the pool on other modules of this shape: one that checks
-//! all orders in which threads may run, and one that delays threads (`tests/pool`).
+//! Synchronization primitives of the thread pool. Tests build the pool on other modules of this shape: one
+//! that checks all orders in which threads may run, and one that delays threads (`tests/pool`).
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};

@@ -1,7 +1,7 @@
 //! A pool whose threads share the items of one job, phase by phase.
 //!
-//! A phase ends when its items are done, not when all threads have arrived: a thread that lost its core delays the
-//! others only by the item it has taken.
+//! A phase ends when its items are done, not when all threads have arrived: a thread that lost its core
+//! delays the others only by the item it has taken.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,7 +18,8 @@ use super::sync::{
 /// A job: every thread that enters it calls it once with its own [`Worker`].
 type Job<'a> = &'a (dyn Fn(&Worker<'_>) + Sync);
 
-/// A thread's counters, each in separate cache lines: other threads read them, and mostly this thread writes them.
+/// A thread's counters, each in separate cache lines: other threads read them, and mostly
+/// this thread writes them.
 #[derive(Default)]
 struct Counts {
     /// The last task of which units of this thread's part were taken, and how many.
@@ -253,7 +254,8 @@ impl State {
             spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::Relaxed);
-        // with the fence in `wake_sleepers`: either this thread sees what it waits for, or the other sees a sleeper
+        // with the fence in `wake_sleepers`: either this thread sees what it waits for, or
+        // the other sees a sleeper
         fence(Ordering::SeqCst);
         let mut sleep = unpoisoned(self.sleep.lock());
         while !ready() {
@@ -292,8 +294,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Ranges of a task's items for this thread. Between two barriers all threads take their own parts of the same tasks
-    /// in the same order, and then, in that order, what is left of the other threads' parts.
+    /// Ranges of a task's items for this thread. Between two barriers all threads take their own parts of the
+    /// same tasks in the same order, and then, in that order, what is left of the other threads' parts.
     pub(crate) fn share<'a>(
         &'a self,
         task: Task,

@@ -5,8 +5,8 @@ use half::{bf16, f16};
 /// A vector of floats.
 ///
 /// # Safety
-/// Every `unsafe` method requires that the processor has the instruction set of the vector, and that pointers are valid
-/// for a whole vector.
+/// Every `unsafe` method requires that the processor has the instruction set of the vector, and that pointers
+/// are valid for a whole vector.
 pub(crate) trait Vector: Copy {
     /// Floats per vector.
     const LEN: usize;

@@ -1,4 +1,5 @@
-//! Every op case on every instruction set of this machine: close to the reference, and equal to the scalar kernels.
+//! Every op case on every instruction set of this machine: close to the reference, and
+//! equal to the scalar kernels.
 
 use std::error::Error;
 
@@ -145,7 +146,8 @@ fn rows_do_not_depend_on_the_batch() {
     }
 }
 
-/// With more threads than cores some arrive after a phase has ended, and must not read what later phases write.
+/// With more threads than cores some arrive after a phase has ended, and must not read
+/// what later phases write.
 #[test]
 fn threads_that_are_late_do_not_change_the_results_of_experts() {
     let case = cases::expert_mlp(&Q8_0, 40).unwrap();
@@ -175,7 +177,8 @@ fn attention_does_not_depend_on_the_size_of_steps() {
     }
 }
 
-/// Long contexts are split into runs that threads share: the same bits on any number of threads, in steps of any size.
+/// Long contexts are split into runs that threads share: the same bits on any number of
+/// threads, in steps of any size.
 #[test]
 fn split_attention_is_near_the_reference_and_the_same_on_any_number_of_threads() {
     for (heads, kv_heads, window) in [(4, 2, None), (2, 2, Some(600)), (2, 1, Some(40))] {

@@ -1,4 +1,5 @@
-//! Requests for more memory or threads than available are refused with both numbers, before anything is allocated.
+//! Requests for more memory or threads than available are refused with both numbers,
+//! before anything is allocated.
 
 use tern_cpu::{Cpu, MAX_THREADS};
 use tern_graph::{Attention, Backend, BackendError, Bindings, KvSpec, Reserve, cases};

@@ -18,7 +18,8 @@ fn chunks_change_no_bit() {
     }
 }
 
-/// A step in flight for one sequence does not touch the slots of others, and a snapshot can be read again and again.
+/// A step in flight for one sequence does not touch the slots of others, and a snapshot can
+/// be read again and again.
 #[test]
 fn a_slot_that_is_read_keeps_its_state() {
     let case = cases::delta_layer(&[9]).expect("a case");

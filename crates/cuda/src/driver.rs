@@ -2,19 +2,22 @@
 
 mod compiler;
 mod device;
+mod includes;
 mod kernel;
 mod memory;
 mod nvrtc;
 mod recording;
+mod source;
 mod staging;
 
 #[cfg(test)]
 pub(crate) use compiler::compile_options;
-pub(crate) use compiler::{Compiler, Define, KernelSource, PendingModule, Source, TILE_TOKENS};
+pub(crate) use compiler::{Compiler, PendingModule};
 pub(crate) use device::Device;
 pub use device::{DeviceFacts, devices};
 pub(crate) use kernel::{Grid, Kernel};
 pub(crate) use memory::{Event, Memory, Pinned};
 pub use nvrtc::{Nvrtc, SearchPaths};
 pub(crate) use recording::Recording;
+pub(crate) use source::{Define, KernelSource, Source, TILE_TOKENS};
 pub(crate) use staging::Staging;

@@ -20,10 +20,11 @@ pub(crate) use phases::*;
 pub(crate) use sampling::*;
 pub(crate) use wgmma::wgmma_text;
 
-/// The C text of everything shared. It needs the integer types of `kernels/ptx.cuh`.
+/// The C text of everything shared, which kernels include as `host/shared.cuh`.
 pub(crate) fn header() -> String {
     let parts = [constants::c_text(), phase_args::c_text(), phases::c_text()];
-    [parts.concat(), launches::c_text(), sampling::c_text()].concat()
+    let types = "#include \"base/ptx.cuh\"\n".to_string(); // of integers
+    [types, parts.concat(), launches::c_text(), sampling::c_text()].concat()
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! The records that a fused step reads for a linear (`kernels/linear_shape.cuh`), as the blocks of a GPU compute them: each chunk of
+//! The records that a fused step reads for a linear (`kernels/linear/linear_shape.cuh`), as the blocks of a GPU compute them: each chunk of
 //! each tile is read by one block, once, and of experts those of the chosen ones. A C++ compiler of the machine runs the same file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the file needs of the other kernels, and a check of one shape. Records are read as in `Reader` of `kernels/ring.cuh`.
+/// What the file needs of the other kernels, and a check of one shape. Records are read as in `Reader` of `kernels/fused_step/ring.cuh`.
 const PROGRAM: &str = r#"
 #include <algorithm>
 #include <cstdio>
@@ -99,9 +99,13 @@ fn compiler() -> Option<String> {
 fn run(compiler: &str, folder: &Path, header: &Path, blocks: usize, slots: usize) -> Result<(), String> {
     let (source, program) = (folder.join("linear_shape.cpp"), folder.join("linear_shape"));
     std::fs::write(&source, PROGRAM).map_err(|e| e.to_string())?;
+    // PROGRAM has what the file needs of those that it includes
+    std::fs::create_dir_all(folder.join("weights")).map_err(|e| e.to_string())?;
+    std::fs::write(folder.join("weights/record.cuh"), "").map_err(|e| e.to_string())?;
     let built = Command::new(compiler)
         .args(["-std=c++17", "-O1", "-o"])
         .arg(&program)
+        .arg(format!("-I{}", folder.display()))
         .arg(format!("-DLINEAR_SHAPE=\"{}\"", header.display()))
         .args([format!("-DBLOCKS={blocks}"), format!("-DSLOTS={slots}")])
         .arg(&source)
@@ -123,7 +127,7 @@ fn every_chunk_of_the_chosen_experts_is_read_once() {
         return;
     };
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/linear_shape.cuh");
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/linear/linear_shape.cuh");
     for (blocks, slots) in [(132, 8), (7, 3), (108, 20)] {
         let result = run(&compiler, &folder, &header, blocks, slots);
         assert_eq!(result, Ok(()), "{blocks} blocks, {slots} slots");

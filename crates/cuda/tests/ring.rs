@@ -1,4 +1,4 @@
-//! A model of the ring in `kernels/ring.cuh`, under random schedules: in any order of warps and loads the step ends, and
+//! A model of the ring in `kernels/fused_step/ring.cuh`, under random schedules: in any order of warps and loads the step ends, and
 //! every warp reads the slot that it waited for, and weights of experts are read for the choice that they belong to.
 //!
 //! Barriers are modelled as in shared memory, where a wait sees only the parity of a round: a wait for a round that is
@@ -288,7 +288,7 @@ struct Share {
     of: usize,
 }
 
-/// `run_tiles` of `kernels/linear.cuh`: the alternating pieces of two tiles, or those of one.
+/// `run_tiles` of `kernels/linear/linear.cuh`: the alternating pieces of two tiles, or those of one.
 fn linear(ops: &mut Vec<Op>, first: usize, [tiles, pieces]: [usize; 2], share: Share, slots: usize) {
     let mut tile = 0;
     while tile < tiles {

@@ -1,10 +1,12 @@
-//! What a runner has room for: the KV pages and state slots it reserved and the largest step it was compiled for.
+//! What a runner has room for: the KV pages and state slots it reserved and the largest
+//! step it was compiled for.
 
 use tern_graph::{Graph, KvCells, KvSpec, StateSpec, WindowLayers};
 
 use crate::EngineError;
 
-/// Cached prefixes whose window stays in memory, per sequence that may run at the same time, and that sequence itself.
+/// Cached prefixes whose window stays in memory, per sequence that may run at the same time,
+/// and that sequence itself.
 const WINDOWS_PER_SEQUENCE: usize = 4;
 
 /// Sizes of a runner. The runner owns these numbers; engine and scheduler read them from it.
@@ -27,7 +29,8 @@ pub struct Capacity {
 /// The slots that hold the state of recurrent layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateCapacity {
-    /// Slots in total: [`StateCapacity::PER_SEQUENCE`] per sequence that runs at the same time, and more for snapshots.
+    /// Slots in total: [`StateCapacity::PER_SEQUENCE`] per sequence that runs at the same
+    /// time, and more for snapshots.
     pub slots: usize,
     /// Bytes per slot, of all layers.
     pub bytes: u64,
@@ -53,16 +56,17 @@ impl WindowPages {
         WindowPages::in_turn(self.tokens, page_len, 1)
     }
 
-    /// Pages that a single sequence can use in turn for a window of `tokens`, in steps of `step` tokens: what a step writes and
-    /// sees is in different pages.
+    /// Pages that a single sequence can use in turn for a window of `tokens`, in steps of `step` tokens: what
+    /// a step writes and sees is in different pages.
     pub fn in_turn(tokens: usize, page_len: usize, step: usize) -> usize {
         (tokens.saturating_add(step)).saturating_sub(2).div_ceil(page_len.max(1)) + 1
     }
 }
 
 impl Capacity {
-    /// The same with separate pages for layers with a window, if the graph has them: enough for all sequences that run and
-    /// for two steps in flight, and for the windows of some cached prefixes; never more than of the other layers.
+    /// The same with separate pages for layers with a window, if the graph has them: enough for all
+    /// sequences that run and for two steps in flight, and for the windows of some cached prefixes; never
+    /// more than of the other layers.
     pub fn with_window(self, graph: &Graph) -> Capacity {
         let Some(tokens) = graph.window() else { return Capacity { window: None, ..self } };
         let span = WindowPages { tokens, pages: 0 }.span(self.page_len);
@@ -72,7 +76,7 @@ impl Capacity {
         Capacity { window: Some(WindowPages { tokens, pages }), ..self }
     }
 
-    /// The same with so many state slots, if the graph has recurrent layers.
+    /// The same with `slots` state slots, if the graph has recurrent layers.
     pub fn with_slots(self, graph: &Graph, slots: usize) -> Capacity {
         let state = StateCapacity { slots: slots.min(u32::MAX as usize), bytes: graph.state_bytes() };
         Capacity { state: (!graph.states.is_empty()).then_some(state), ..self }

@@ -1,7 +1,8 @@
 //! Fairness between clients: what each has, and whose turn is next.
 //!
-//! The next sequence is one of the client with the fewest running sequences; of those, of the client that has waited for its
-//! turn the longest. So what a client waits for does not depend on how many sequences another one has in the queue.
+//! The next sequence is one of the client with the fewest running sequences; of those, of the client that has
+//! waited for its turn the longest. So what a client waits for does not depend on how many sequences another
+//! one has in the queue.
 
 use std::collections::HashMap;
 
@@ -84,8 +85,8 @@ impl Clients {
         self.accounts.get(&client).map_or((0, 0), |account| (account.running, account.since))
     }
 
-    /// Whether a running sequence of `from` gives way to a waiting one of `to`: only if `from` has no fewer than `to`
-    /// afterwards, so that they never take turns in preempting each other.
+    /// Whether a running sequence of `from` gives way to a waiting one of `to`: only if `from` has no fewer
+    /// than `to` afterwards, so that they never take turns in preempting each other.
     pub(crate) fn yields(&self, from: u64, to: u64) -> bool {
         self.standing(from).0 > self.standing(to).0 + 1
     }

@@ -7,17 +7,19 @@ use tern_graph::Mask;
 
 /// Follows a text token by token and decides what may come next.
 ///
-/// `mask` runs on a separate thread while the model computes; `accept` runs between two steps and should be quick.
+/// `mask` runs on a separate thread while the model computes; `accept` runs between two
+/// steps and should be quick.
 pub trait Constraint: Send {
-    /// The tokens that may come next, one bit per token, 32 per word; end tokens are included if the text may end.
+    /// The tokens that may come next, one bit per token, 32 per word; end tokens are
+    /// included if the text may end.
     fn mask(&mut self) -> Result<Vec<u32>, String>;
 
     /// Advances by the next token; true if the text is complete and nothing can follow.
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 }
 
-/// The constraint of one request, shared with the thread that computes masks. It has a state, so every request needs
-/// its own.
+/// The constraint of one request, shared with the thread that computes masks. It has a state, so every
+/// request needs its own.
 #[derive(Clone)]
 pub struct SharedConstraint(Arc<Mutex<dyn Constraint>>);
 

@@ -1,8 +1,8 @@
 //! Which decoding sequences are in a step while one client has more of them than another.
 //!
-//! A step with many sequences takes longer, and a client with one sequence would wait for all of another client's in every
-//! step. If smaller steps cost little throughput, a step has one sequence of each client, then the second of each, and so
-//! on; the sequences of a client take turns.
+//! A step with many sequences takes longer, and a client with one sequence would wait for all of another
+//! client's in every step. If smaller steps cost little throughput, a step has one sequence of each client,
+//! then the second of each, and so on; the sequences of a client take turns.
 
 use std::collections::HashMap;
 
@@ -16,8 +16,8 @@ pub(crate) struct Candidate {
     pub(crate) stepped: u64,
 }
 
-/// The indices of the sequences that are in the step, in the order of choice. `few(all, clients)` is how many of `all`
-/// sequences of `clients` clients a step should have.
+/// The indices of the sequences that are in the step, in the order of choice. `few(all, clients)` is how many
+/// of `all` sequences of `clients` clients a step should have.
 pub(crate) fn choose(mut candidates: Vec<Candidate>, few: impl Fn(usize, usize) -> usize) -> Vec<usize> {
     let mut counts: HashMap<u64, usize> = HashMap::new();
     candidates.iter().for_each(|candidate| *counts.entry(candidate.client).or_default() += 1);

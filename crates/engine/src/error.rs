@@ -1,6 +1,6 @@
 //! What can go wrong, each in one sentence, and whether the request, the load or the engine is the cause.
 
-use tern_graph::{BackendError, SamplingError};
+use tern_graph::{BackendError, SamplingError, WeightError};
 
 /// Why a request was refused or failed, or an engine could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,6 +87,9 @@ pub enum EngineError {
     /// A weight or a size that does not fit the graph.
     #[error("{0}")]
     Load(String),
+    /// The bytes of a weight could not be made.
+    #[error(transparent)]
+    Weight(#[from] WeightError),
     /// A step failed; the runner's message.
     #[error("{0}")]
     Runner(String),
@@ -143,6 +146,7 @@ impl EngineError {
             EngineError::QueueFull { .. } => Fault::Busy,
             EngineError::Duplicate(_)
             | EngineError::Load(_)
+            | EngineError::Weight(_)
             | EngineError::Runner(_)
             | EngineError::DeviceLost(_)
             | EngineError::OutOfMemory(_)

@@ -30,6 +30,7 @@ mod error;
 
 mod handle;
 mod limits;
+mod made_ahead;
 mod pace;
 mod pages;
 mod pool;

@@ -1,15 +1,16 @@
 //! KV pages: which sequence holds which page, when it is released, and the prefix cache.
 //!
-//! A full page has a content: its tokens after the content of the page before it, so one content stands for a whole
-//! prefix. Contents are found by hash and compared in full, so a hit is never wrong. A free page keeps its content until
-//! it is used for another: a later prompt may revive it.
+//! A full page has a content: its tokens after the content of the page before it, so one content stands for a
+//! whole prefix. Contents are found by hash and compared in full, so a hit is never wrong. A free page keeps
+//! its content until it is used for another: a later prompt may revive it.
 //!
-//! Layers with a window may have their own pages. A sequence holds those that its next token sees; what falls out of the
-//! window is released, and keeps its content as well. A prefix is found if all its pages are there, and those of its end
-//! that the window covers.
+//! Layers with a window may have their own pages. A sequence holds those that its next token sees; what falls
+//! out of the window is released, and keeps its content as well. A prefix is found if all its pages are
+//! cached, and those of its end that the window covers.
 //!
-//! Models with recurrent layers continue from a state, so their prefixes also need a snapshot at their end, which has the
-//! content of the last page. What is computed with adapters depends on them, so they are part of a content. The end of a text, which is not a full page, is cached for them, too (`tail.rs`).
+//! Models with recurrent layers continue from a state, so their prefixes also need a snapshot at their end,
+//! which has the content of the last page. What is computed with adapters depends on them, so they are part
+//! of a content. The end of a text, which is not a full page, is cached for them, too (`tail.rs`).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -108,9 +109,9 @@ pub struct PageList {
 /// Free pages that a sequence needs to start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Of layers that keep all tokens.
+    /// Pages of layers that keep all tokens.
     pub pages: usize,
-    /// Of layers with a window.
+    /// Pages of layers with a window.
     pub window_pages: usize,
 }
 
@@ -125,7 +126,8 @@ impl PageList {
         self.snapshot
     }
 
-    /// Where the next step from `position`, which could go up to `end`, stops; `last` is the end of what is known.
+    /// Where the next step from `position`, which could go up to `end`, stops; `last` is
+    /// the end of what is known.
     pub(crate) fn stop(&self, position: usize, end: usize, last: usize) -> usize {
         self.marks.map_or(end, |marks| marks.stop(position, end, last))
     }
@@ -195,14 +197,14 @@ impl Pages {
         Need { pages: blocks - held(&self.full, &prefix), window_pages }
     }
 
-    /// Whether so many pages are free, and `spare` more of each kind.
+    /// Whether the pages of `need` are free, and `spare` more of each kind.
     pub fn has(&self, need: Need, spare: usize) -> bool {
         let window_free = self.window.as_ref().map_or(usize::MAX, |window| window.pool.free());
         self.full.free() >= need.pages + spare && window_free >= need.window_pages.saturating_add(spare)
     }
 
-    /// Acquires the longest cached prefix of a text, except the page of the last one: one token must be computed to
-    /// sample from.
+    /// Acquires the longest cached prefix of a text, except the page of the last one: one token must be
+    /// computed to sample from.
     pub fn revive<'a>(&mut self, text: impl Into<Text<'a>>) -> PageList {
         let text = text.into();
         let found = self.find(text);
@@ -226,8 +228,8 @@ impl Pages {
         PageList { pages, window_pages, released, known, name, state, marks, snapshot: start }
     }
 
-    /// Exchanges the pages of a sequence of this text, nothing of which was computed since it acquired them, for a longer
-    /// cached prefix, if there is one now and its pages are free.
+    /// Exchanges the pages of a sequence of this text, nothing of which was computed since it acquired them,
+    /// for a longer cached prefix, if there is one now and its pages are free.
     pub fn revive_longer<'a>(&mut self, held: &mut PageList, text: impl Into<Text<'a>>) {
         let text = text.into();
         let found = self.find(text);
@@ -247,8 +249,8 @@ impl Pages {
         debug_assert!(grown, "it held as many pages before");
     }
 
-    /// Adds pages to `held` until they hold `tokens` tokens, and `window_tokens` in layers with a window; without enough
-    /// free pages nothing changes.
+    /// Adds pages to `held` until they hold `tokens` tokens, and `window_tokens` in layers with a window;
+    /// without enough free pages nothing changes.
     #[must_use = "the pages may have run out"]
     pub fn grow(&mut self, held: &mut PageList, tokens: usize, window_tokens: usize) -> bool {
         let more = tokens.div_ceil(self.page_len).saturating_sub(held.pages.len());
@@ -267,8 +269,8 @@ impl Pages {
         true
     }
 
-    /// Adds pages of layers with a window to `held` until they hold `tokens` tokens, or none is free; returns how many of the
-    /// tokens fit.
+    /// Adds pages of layers with a window to `held` until they hold `tokens` tokens, or none is free; returns
+    /// how many of the tokens fit.
     pub fn grow_window(&mut self, held: &mut PageList, tokens: usize) -> usize {
         let Some(window) = &mut self.window else { return tokens };
         while held.window_pages.len() * self.page_len < tokens
@@ -279,7 +281,7 @@ impl Pages {
         tokens.min(held.window_pages.len() * self.page_len)
     }
 
-    /// Whether `held` has pages for so many tokens, and `window_tokens` in layers with a window.
+    /// Whether `held` has pages for `tokens` tokens, and `window_tokens` in layers with a window.
     pub fn covers(&self, held: &PageList, tokens: usize, window_tokens: usize) -> bool {
         let window = self.window.is_none() || held.window_pages.len() * self.page_len >= window_tokens;
         window && held.pages.len() * self.page_len >= tokens
@@ -288,7 +290,8 @@ impl Pages {
     /// Caches the contents of all full pages of a text, which has been computed, and releases
     /// what the tokens after them do not see.
     ///
-    /// A page whose content exists already is replaced by the existing page, so that each content is kept once.
+    /// A page whose content exists already is replaced by the existing page, so that
+    /// each content is kept once.
     pub fn remember<'a>(&mut self, held: &mut PageList, text: impl Into<Text<'a>>) {
         let text = text.into();
         for at in held.known..(text.len() / self.page_len).min(held.pages.len()) {
@@ -328,7 +331,8 @@ impl Pages {
         self.slots.as_mut()?.next(&mut held.state, step)
     }
 
-    /// Takes a snapshot of the state after the first `computed` tokens if their last page, which is cached, ends there.
+    /// Takes a snapshot of the state after the first `computed` tokens if their last page,
+    /// which is cached, ends there.
     pub(crate) fn take_snapshot(&mut self, held: &mut PageList, computed: usize) {
         let (Some(slots), Some(marks)) = (&mut self.slots, held.marks) else { return };
         if computed <= held.snapshot || computed != held.known * self.page_len {
@@ -353,7 +357,8 @@ impl Pages {
         }
     }
 
-    /// Checks that every page and slot is held as often as it occurs in `held`, and free exactly if it does not occur.
+    /// Checks that every page and slot is held as often as it occurs in `held`, and free
+    /// exactly if it does not occur.
     pub fn check<'a>(&self, held: impl IntoIterator<Item = &'a PageList>) -> Result<(), EngineError> {
         let broken = |text: String| Err(EngineError::Broken(text));
         let held: Vec<&PageList> = held.into_iter().collect();

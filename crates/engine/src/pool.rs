@@ -1,11 +1,12 @@
-//! The pages behind one kind of page table, or the slots of states: which are free, in which order they are used again, and
-//! which content each has.
+//! The pages that one kind of page table names, or the slots of states: which are free, in which order they
+//! are used again, and which content each has.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::EngineError;
 
-/// Pages of one size. Contents are known by name only; a free page keeps its content until it is used for another.
+/// Pages of one size. Contents are known by name only; a free page keeps its content
+/// until it is used for another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pool {
     pages: Vec<Page>,
@@ -102,8 +103,8 @@ impl Pool {
         }
     }
 
-    /// Gives a held page its content, or replaces it by the page that has this content already, so that each content is
-    /// kept once. Returns the page to use.
+    /// Gives a held page its content, or replaces it by the page that has this content already, so that each
+    /// content is kept once. Returns the page to use.
     pub(crate) fn keep(&mut self, own: u32, content: u64) -> u32 {
         match self.find(content) {
             Some(page) if page == own => own,
@@ -138,8 +139,8 @@ impl Pool {
         self.by_content.keys().copied()
     }
 
-    /// Checks that every page is held as often as it occurs in `held`, and free exactly if it does not occur; `name` is that
-    /// of a page in errors.
+    /// Checks that every page is held as often as it occurs in `held`, and free exactly if it does not occur;
+    /// `name` is that of a page in errors.
     pub(crate) fn check(&self, name: &str, held: impl Iterator<Item = u32>) -> Result<(), EngineError> {
         let broken = |text: String| Err(EngineError::Broken(text));
         let mut times = vec![0u32; self.pages.len()];

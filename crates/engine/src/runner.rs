@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    AdapterScales, AdapterSet, Backend, Bindings, Buffer, Graph, HostTensor, KvCells, OutputRow, PageTable,
-    Program, Reserve, Roles, Slice, StateSlots, Step, Ticket, Weight, all_finite,
+    AdapterScales, AdapterSet, Backend, Bindings, Buffer, Graph, HostTensor, KvCells, LazyTensor, OutputRow,
+    PageTable, Program, Reserve, Roles, Slice, StateSlots, Step, Ticket, Weight, all_finite,
 };
 
+use crate::made_ahead::made_ahead;
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Pooling, Want, WindowPages};
 
 /// Turns a batch into answers.
@@ -64,6 +65,8 @@ pub struct RunnerConfig {
     pub capacity: Capacity,
     /// The type of keys and values.
     pub kv_cells: KvCells,
+    /// Threads that make weights while others are stored, at least one.
+    pub threads: usize,
 }
 
 /// A compiled graph with its weights, KV pages and state slots on a backend.
@@ -121,16 +124,16 @@ enum Rows {
 impl GraphRunner {
     /// Reserves the KV pages and state slots, stores the weights and compiles the graph.
     ///
-    /// `tensors` have the names and the order of `graph.weights`; they are taken one at a time, and `progress` is called
-    /// after each with the bytes stored so far.
+    /// `tensors` have the names and the order of `graph.weights`. They are stored one at a time while a few of the next ones are made,
+    /// and `progress` is called after each with the bytes stored so far.
     pub fn new(
         mut backend: Box<dyn Backend>,
         graph: &Graph,
-        tensors: impl IntoIterator<Item = HostTensor>,
+        tensors: impl IntoIterator<Item = impl Into<LazyTensor>>,
         config: RunnerConfig,
         mut progress: impl FnMut(u64),
     ) -> Result<GraphRunner, EngineError> {
-        let RunnerConfig { capacity, kv_cells: cells } = config;
+        let RunnerConfig { capacity, kv_cells: cells, threads } = config;
         capacity.check()?;
         let Capacity { max_tokens, mut max_outputs, .. } = capacity;
         if graph.vectors {
@@ -145,18 +148,24 @@ impl GraphRunner {
                 return Err(EngineError::Load("the graph has recurrent layers and needs state slots".into()));
             }
         };
-        let mut tensors = tensors.into_iter();
-        let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
-        for (want, roles) in graph.weights.iter().zip(graph.roles()) {
-            let tensor = tensors.next();
-            let tensor = tensor.ok_or_else(|| EngineError::Load(format!("{}: missing tensor", want.name)))?;
-            weights.push(store(&mut *backend, want, roles, &tensor)?);
-            stored += tensor.data().len() as u64;
-            progress(stored);
+        let tensors: Vec<LazyTensor> = tensors.into_iter().map(Into::into).collect();
+        if let Some(missing) = graph.weights.get(tensors.len()) {
+            return Err(EngineError::Load(format!("{}: missing tensor", missing.name)));
         }
-        if let Some(extra) = tensors.next() {
+        if let Some(extra) = tensors.get(graph.weights.len()) {
             return Err(EngineError::Load(format!("{}: the graph has no such weight", extra.name())));
         }
+        let mut wanted = graph.weights.iter().zip(graph.roles());
+        let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
+        made_ahead(&tensors, threads, |tensor| {
+            if let Some((want, roles)) = wanted.next() {
+                weights.push(store(&mut *backend, want, roles, &tensor)?);
+            }
+            stored += tensor.data().len() as u64;
+            progress(stored);
+            Ok::<_, EngineError>(())
+        })?;
+        drop(tensors); // and what they are made of
         let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs };
         let whole = backend.compile(graph, &bindings)?;
         Ok(GraphRunner {

@@ -1,9 +1,10 @@
 //! State slots: which sequence reads and writes which slot, and which slots are snapshots.
 //!
-//! Recurrent layers keep a state of fixed size per sequence, in a slot. A step reads the state before its tokens from one
-//! slot and writes the state after them to the same or to another one. A snapshot is a slot with a content, the name of
-//! the page whose last token it is the state after; it is never written again, so taking and restoring it copies nothing. A free
-//! slot keeps its snapshot until it is used for another state, the least recently used first.
+//! Recurrent layers keep a state of fixed size per sequence, in a slot. A step reads the state before its
+//! tokens from one slot and writes the state after them to the same or to another one. A snapshot is a slot
+//! with a content, the name of the page whose last token it is the state after; it is never written again, so
+//! taking and restoring it copies nothing. A free slot keeps its snapshot until it is used for another state,
+//! the least recently used first.
 
 use tern_graph::StateSlots;
 
@@ -23,13 +24,14 @@ pub(crate) struct Slots {
 pub(crate) struct HeldState {
     /// The state after all tokens that are computed or in flight; `None` is the state at position 0.
     now: Option<State>,
-    /// What the newest step read, if it wrote another slot: the state to return to while that step is in flight.
+    /// What the newest step read, if it wrote another slot: the state to return to
+    /// while that step is in flight.
     before: Option<State>,
     /// The content of the last snapshot that it took itself, if the next one replaces it.
     replaceable: Option<u64>,
 }
 
-/// A state: where it is, and after how many tokens.
+/// A state: its slot, and the number of tokens before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     slot: u32,
@@ -71,7 +73,7 @@ pub(crate) struct SlotCounts {
 }
 
 impl Slots {
-    /// So many slots, free.
+    /// This many slots, all free.
     pub(crate) fn new(total: usize) -> Slots {
         Slots { pool: Pool::new(total), taken: 0 }
     }
@@ -87,7 +89,7 @@ impl Slots {
         self.pool.find(name).is_some()
     }
 
-    /// A sequence that continues after a snapshot of so many tokens; zeros if there is none.
+    /// A sequence that continues after a snapshot of `position` tokens; zeros if there is none.
     pub(crate) fn restore(&mut self, name: u64, position: usize) -> HeldState {
         let now = self.pool.find(name).map(|slot| State { slot, position });
         now.into_iter().for_each(|state| self.pool.hold(state.slot));
@@ -99,8 +101,8 @@ impl Slots {
     pub(crate) fn next(&mut self, held: &mut HeldState, step: NextStep) -> Option<StateSlots> {
         let read = held.now.map(|state| state.slot);
         let before = held.before.take().map(|state| state.slot);
-        // in place, unless the state is needed again: because it is a snapshot, or because the step in flight, which writes it,
-        // may turn out to be the last one that counts
+        // in place, unless the state is needed again: because it is a snapshot, or because the step in
+        // flight, which writes it, may turn out to be the last one that counts
         let in_place = read.filter(|slot| !step.in_flight && self.is_private(*slot));
         let write = match (in_place, before) {
             (None, Some(slot)) if self.is_private(slot) => slot,
@@ -117,8 +119,8 @@ impl Slots {
         Some(StateSlots { read, write })
     }
 
-    /// Makes the state at a position a snapshot, instead of the last one that may be replaced; false if the sequence does not
-    /// hold that state.
+    /// Makes the state at a position a snapshot, instead of the last one that may be replaced; false if the
+    /// sequence does not hold that state.
     pub(crate) fn snapshot(&mut self, held: &mut HeldState, snapshot: Snapshot) -> bool {
         let Snapshot { name, position, stays, last_stays } = snapshot;
         let states = [&mut held.now, &mut held.before].into_iter().flatten();

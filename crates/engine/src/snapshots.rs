@@ -1,15 +1,17 @@
 //! Where snapshots of the state are taken, and which of them stay.
 //!
-//! A snapshot that several texts can continue from lies at a page border, because they share full pages only. Whenever a step
-//! ends at one, the state there becomes a snapshot, which the next one of the same sequence replaces: what remains in the end
-//! is the last border of the answer (and its very end, see `pages/tail.rs`). Prefill makes its steps end at page borders, and at two more positions
-//! whose snapshots stay: where the prompt leaves the cached pages (what the prompts before that point have in common is
-//! likely to come again), and shortly before the end of the prompt (the next turn may omit the reasoning, and with it
-//! everything from the end of this prompt on). Of the other borders at which steps end, a logarithmic number stays: the
-//! first ones after 1, 2, 4, 8, ... pages, for other prompts with the same beginning, and the last ones before 1, 2, 4, 8, ...
-//! pages from the end, for a message that is edited.
+//! A snapshot that several texts can continue from lies at a page border, because they share full pages only.
+//! Whenever a step ends at one, the state there becomes a snapshot, which the next one of the same sequence
+//! replaces: what remains in the end is the last border of the answer (and its very end, see
+//! `pages/tail.rs`). Prefill makes its steps end at page borders, and at two more positions whose snapshots
+//! stay: where the prompt leaves the cached pages (what the prompts before that point have in common is
+//! likely to come again), and shortly before the end of the prompt (the next turn may omit the reasoning, and
+//! with it everything from the end of this prompt on). Of the other borders at which steps end, a logarithmic
+//! number stays: the first ones after 1, 2, 4, 8, ... pages, for other prompts with the same beginning, and
+//! the last ones before 1, 2, 4, 8, ... pages from the end, for a message that is edited.
 
-/// Tokens at the end of a prompt that the next turn may not have: what the template adds to ask for an answer.
+/// Tokens at the end of a prompt that the next turn may not have: what the template
+/// adds to ask for an answer.
 const ANSWER_PREAMBLE: usize = 16;
 
 /// Pages that a snapshot must save to be worth a step that ends there.
@@ -26,7 +28,8 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// For a prompt of `prompt_len` tokens, of which `found` pages are its prefix and `cached` pages are known.
+    /// For a prompt of `prompt_len` tokens, of which `found` pages are its prefix and
+    /// `cached` pages are known.
     pub(crate) fn new(page_len: usize, prompt_len: usize, found: usize, cached: usize) -> Marks {
         let branch = if cached >= found + WORTHWHILE_PAGES { cached * page_len } else { 0 };
         let end = prompt_len.saturating_sub(ANSWER_PREAMBLE) / page_len * page_len;
@@ -44,7 +47,8 @@ impl Marks {
         }
     }
 
-    /// Whether the snapshot at `position` stays; the sequence took the one before it at `before`, or began there.
+    /// Whether the snapshot at `position` stays; the sequence took the one before it at
+    /// `before`, or began there.
     pub(crate) fn stays(&self, position: usize, before: usize) -> bool {
         let pages = |position: usize| (position / self.page_len).max(1).ilog2();
         position == self.branch || position == self.end || before == 0 || pages(position) > pages(before)

@@ -13,7 +13,7 @@ pub struct Stats {
     pub pages_cached: usize,
     /// Pages in total.
     pub pages_total: usize,
-    /// Free pages of layers with a window; 0 if they have no pages of their own.
+    /// Free pages of layers with a window; 0 if they have no separate pages.
     pub window_pages_free: usize,
     /// Those of them with a cached prefix.
     pub window_pages_cached: usize,

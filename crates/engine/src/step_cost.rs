@@ -4,7 +4,8 @@ use std::time::Duration;
 
 /// Decay of the sums per step.
 const FADE: f64 = 0.99;
-/// Throughput that smaller steps may cost: a step of fewer sequences takes at most this much longer per sequence.
+/// Throughput that smaller steps may cost: a step of fewer sequences takes at most this
+/// much longer per sequence.
 const DEARER: f64 = 4.0 / 3.0;
 /// Smaller steps must be this much shorter.
 const SHORTER: f64 = 2.0;
@@ -35,8 +36,8 @@ impl StepCost {
         }
     }
 
-    /// How many of `all` sequences of `clients` clients a step should have, if one has more than another: as few as cost
-    /// little throughput, or all if that would not make steps much shorter.
+    /// How many of `all` sequences of `clients` clients a step should have, if one has more than another: as
+    /// few as cost little throughput, or all if that would not make steps much shorter.
     pub(crate) fn few(&self, all: usize, clients: usize) -> usize {
         let spread = self.count * self.xx - self.x * self.x;
         // steps of one size say nothing about smaller ones: try one

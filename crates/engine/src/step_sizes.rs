@@ -1,7 +1,8 @@
 //! How many of the decoding sequences a step has: all, or fewer in turns if a device is faster so.
 //!
-//! A device may compute steps of up to some size in a faster way, so that one sequence more makes all of them slower. Which is better is
-//! measured: the throughput of steps of each size, now and then again, since contexts grow.
+//! A device may compute steps of up to some size in a faster way, so that one sequence more makes all
+//! of them slower. Which is better is measured: the throughput of steps of each size, now and then
+//! again, since contexts grow.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -54,7 +55,8 @@ impl StepSizes {
         }
     }
 
-    /// The sequences of a step if `all` could decode a token. A border is compared up to twice its size: beyond, larger steps win.
+    /// The sequences of a step if `all` could decode a token. A border is compared up to twice its size:
+    /// beyond, larger steps win.
     pub fn of(&self, all: usize) -> usize {
         let Some(border) = self.borders.iter().rev().copied().find(|border| *border < all) else {
             return all;
@@ -82,7 +84,8 @@ impl StepSizes {
 mod tests {
     use super::*;
 
-    /// Runs steps of up to `all` sequences on a device whose steps of up to 8 take `few` and larger ones `many` milliseconds.
+    /// Runs steps of up to `all` sequences on a device whose steps of up to 8 take `few` and larger ones
+    /// `many` milliseconds.
     fn run(sizes: &mut StepSizes, all: usize, steps: usize, few: f64, many: f64) -> Vec<usize> {
         let step = |_| {
             let size = sizes.of(all);

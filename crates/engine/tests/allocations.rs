@@ -1,4 +1,5 @@
-//! What a step of decoding allocates does not grow with the context, the biases or the tokens that penalties look at.
+//! What a step of decoding allocates does not grow with the context, the biases or the
+//! tokens that penalties look at.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -31,7 +32,8 @@ static MEMORY: Counted = Counted;
 const SEQS: usize = 4;
 const PAGE_LEN: usize = 32;
 
-/// The fewest bytes that planning, converting and applying one step allocates: a step that fills a page needs more.
+/// The fewest bytes that planning, converting and applying one step allocates: a step that
+/// fills a page needs more.
 fn bytes_per_step(depth: usize, sampling: &Sampling) -> usize {
     let pages = SEQS * (depth + 100).div_ceil(PAGE_LEN);
     let capacity = Capacity {

@@ -192,6 +192,12 @@ pub enum TensorError {
     /// A writer received a different number of bytes than the shape needs.
     #[error("want {0} bytes of data, {1} were written")]
     DataSize(u64, u64),
+    /// Another number of bytes was computed than the shape needs: expected, computed.
+    #[error("want {0} bytes, {1} were computed")]
+    Computed(u64, u64),
+    /// The system refused the memory for computed bytes: how many.
+    #[error("the system refuses {0} bytes of memory")]
+    NoMemory(u64),
 }
 
 /// Why shards do not form one model.

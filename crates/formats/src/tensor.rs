@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tern_quant::Quant;
 
+use crate::TensorError;
+
 /// One tensor: a shape, a format, and the bytes.
 #[derive(Clone, Debug)]
 pub struct Tensor {
@@ -70,6 +72,11 @@ impl Tensor {
         }
     }
 
+    /// Whether its bytes are a slice of the file; otherwise [`Self::data`] computes them.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.data, Data::Mapped(_))
+    }
+
     /// All blocks and the format's tail: a slice of the file, or computed by this call. There is no alignment guarantee, so read
     /// it bytewise.
     pub fn data(&self) -> Bytes {
@@ -77,5 +84,37 @@ impl Tensor {
             Data::Mapped(bytes) => bytes.clone(),
             Data::Computed(_, make) => make().into(),
         }
+    }
+
+    /// The same as [`Self::data`], with an error if the system refuses the memory for computed bytes, or if there are others than
+    /// the shape needs.
+    pub fn read(&self) -> Result<Bytes, TensorError> {
+        let Data::Computed(bytes, make) = &self.data else { return Ok(self.data()) };
+        // what computes the bytes allocates as many, and cannot return a refusal
+        let mut probe = Vec::<u8>::new();
+        let refused = probe.try_reserve_exact(usize::try_from(*bytes).unwrap_or(usize::MAX));
+        refused.map_err(|_| TensorError::NoMemory(*bytes))?;
+        drop(std::hint::black_box(probe));
+        let data = make();
+        if data.len() as u64 != *bytes {
+            return Err(TensorError::Computed(*bytes, data.len() as u64));
+        }
+        Ok(data.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn computed_bytes_of_another_number_are_refused() {
+        let tensor = |bytes, made: usize| {
+            let make = move || vec![0; made];
+            Tensor::computed("w".into(), &tern_quant::F32, vec![2], bytes, make).read()
+        };
+        assert_eq!(tensor(8, 8).map(|data| data.len()), Ok(8));
+        assert_eq!(tensor(8, 4), Err(TensorError::Computed(8, 4)));
+        assert_eq!(tensor(u64::MAX, 4), Err(TensorError::NoMemory(u64::MAX)));
     }
 }

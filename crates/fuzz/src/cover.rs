@@ -1,7 +1,8 @@
 //! Code coverage of inputs, from the counters that LLVM's SanitizerCoverage adds to every basic block.
 //!
-//! `-C passes=sancov-module` with inline 8-bit counters is available on stable Rust. Each object file registers its
-//! counters before `main`; in a build without the pass none are registered, and nothing is reached.
+//! `-C passes=sancov-module` with inline 8-bit counters is available on stable Rust. Each
+//! object file registers its counters before `main`; in a build without the pass none are
+//! registered, and nothing is reached.
 
 use std::sync::Mutex;
 
@@ -34,8 +35,8 @@ pub(crate) struct Cover {
 impl Cover {
     pub(crate) fn new() -> Cover {
         let regions = REGIONS.lock().map(|r| r.clone()).unwrap_or_default();
-        // SAFETY: the regions are counters in this program's data, which lives as long as the program and whose only
-        // other users add to single bytes of it
+        // SAFETY: the regions are counters in this program's data, which lives as long as the program and
+        // whose only other users add to single bytes of it
         let region = |(start, len)| unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
         let counters: Vec<&'static mut [u8]> = regions.into_iter().map(region).collect();
         let all = counters.iter().map(|c| c.len()).sum();

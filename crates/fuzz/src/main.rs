@@ -1,11 +1,11 @@
 //! `tern-fuzz TARGET SECONDS [FOLDER]`: mutates the corpus of a target and runs the target on each input.
 //!
-//! Inputs run in a child process: a panic, an abort, a stack overflow, or exceeding the memory or time limit ends the
-//! child, and the parent saves the input and prints how to run it again. With FOLDER, inputs that reach new code are
-//! saved there too. `tern-fuzz TARGET replay FILE` runs one input.
+//! Inputs run in a child process: a panic, an abort, a stack overflow, or exceeding the memory or time limit
+//! ends the child, and the parent saves the input and prints how to run it again. With FOLDER, inputs that
+//! reach new code are saved there too. `tern-fuzz TARGET replay FILE` runs one input.
 //!
-//! `scripts/fuzz` builds it with coverage counters, which guide the mutation; without them, as in the tests, it only
-//! mutates the corpus.
+//! `scripts/fuzz` builds it with coverage counters, which guide the mutation; without them, as in the tests,
+//! it only mutates the corpus.
 
 mod cover;
 mod limit;

@@ -26,7 +26,8 @@ impl Record {
     }
 
     fn map(file: &File) -> io::Result<Record> {
-        // SAFETY: the file is ours, in the folder for temporary ones, and both processes only read and write bytes
+        // SAFETY: the file is ours, in the folder for temporary ones, and both processes
+        // only read and write bytes
         let map = unsafe { MmapOptions::new().len(HEAD + LONGEST).map_mut(file)? };
         Ok(Record(map))
     }

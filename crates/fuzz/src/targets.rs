@@ -155,7 +155,8 @@ fn gguf() -> Run {
     })
 }
 
-/// Encodes the last bytes of the file with its vocabulary, and the whole file with that of the embedded model.
+/// Encodes the last bytes of the file with its vocabulary, and the whole file with
+/// that of the embedded model.
 fn tokenizer() -> Run {
     let stories = stories();
     Box::new(move |input| {

@@ -23,7 +23,7 @@ pub(crate) fn work(target: &Target, seconds: u64, record: &Path, folder: &str) -
     corpus.extend((target.seeds)());
     let mut run = (target.start)();
     let mut cover = Cover::new();
-    // a panic is reported once, where it is caught
+    // a panic is reported once, by the code that catches it
     std::panic::set_hook(Box::new(|_| ()));
     let mut one = |input: &[u8], cover: &mut Cover| -> Result<bool, String> {
         record.put(input);

@@ -1,4 +1,5 @@
-//! Times of grammars with a model's vocabulary: `cargo run --release -p tern-grammar --example mask_time MODEL`.
+//! Times of grammars with a model's vocabulary: `cargo run --release -p tern-grammar
+//! --example mask_time MODEL`.
 
 use std::error::Error;
 use std::sync::Arc;

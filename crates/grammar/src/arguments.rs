@@ -1,8 +1,8 @@
 //! Grammars for the arguments of calls that are not JSON: elements, and lists of keys and values.
 //!
-//! Arguments are in the order of the schema's properties, and only those; required ones are always present. Numbers,
-//! booleans, and objects and arrays in elements follow their schema. Strings are free text, one of their `enum` or of
-//! their length; patterns and formats do not apply to them.
+//! Arguments are in the order of the schema's properties, and only those; required ones are always present.
+//! Numbers, booleans, and objects and arrays in elements follow their schema. Strings are free text, one of
+//! their `enum` or of their length; patterns and formats do not apply to them.
 
 use std::cell::Cell;
 

@@ -33,7 +33,8 @@ struct Ready {
 impl GrammarCompiler {
     /// Builds the token tree of the vocabulary, which takes a fraction of a second.
     ///
-    /// A vocabulary that cannot be constrained (without an end token, for example) is an error of [`Self::compile`].
+    /// A vocabulary that cannot be constrained (without an end token, for example) is an
+    /// error of [`Self::compile`].
     pub fn new(tokenizer: Arc<Tokenizer>) -> GrammarCompiler {
         let ready = catch_unwind(AssertUnwindSafe(|| {
             let vocabulary = Arc::new(Vocabulary::new(tokenizer)?);
@@ -67,8 +68,8 @@ impl GrammarCompiler {
 
         let slot = self.slots.take(wait).ok_or(GrammarError::Busy)?;
         let (send, receive) = sync_channel(1);
-        // a thread for its stack size, and because the parser cannot be cancelled: after a timeout it runs on to its
-        // own limits, and keeps its slot until then
+        // a thread for its stack size, and because the parser cannot be cancelled: after a timeout it runs on
+        // to its own limits, and keeps its slot until then
         let work = move || {
             let _ = send.send(ready.compile(translated));
             drop(slot);

@@ -1,7 +1,7 @@
 //! Grammars for arguments whose objects and arrays are elements inside an element.
 //!
-//! Objects with known properties and arrays with known items are written as elements, other values as JSON; the parser
-//! accepts both.
+//! Objects with known properties and arrays with known items are written as elements, other values as JSON;
+//! the parser accepts both.
 
 use serde_json::Value;
 use tern_text::{ITEM, TagStyle, Types};
@@ -88,7 +88,7 @@ impl Writer<'_> {
         Some((inside, format!("{name}: {element}\n{more}")))
     }
 
-    /// Whether this many more elements may have rules of their own: schemas may refer to themselves.
+    /// Whether this many more elements may have separate rules: schemas may refer to themselves.
     fn take_elements(&self, count: usize) -> bool {
         let left = self.elements_left.get().checked_sub(count);
         self.elements_left.set(left.unwrap_or(0));

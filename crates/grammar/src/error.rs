@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Why a grammar is rejected. All but [`GrammarError::Busy`] and [`GrammarError::Vocabulary`] are errors of the request.
+/// Why a grammar is rejected. All but [`GrammarError::Busy`] and [`GrammarError::Vocabulary`]
+/// are errors of the request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     /// Too long.

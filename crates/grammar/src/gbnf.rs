@@ -1,7 +1,8 @@
 //! GBNF, llama.cpp's grammars: parsed to rules of bytes, and matched byte by byte without a lexer.
 //!
-//! A lexer that prefers the longest match, as llguidance has, would reject texts of some GBNF grammars: their rules are
-//! about single characters. So they have their own automaton, which also walks the vocabulary's token tree.
+//! A lexer that prefers the longest match, as llguidance has, would reject texts of some GBNF grammars:
+//! their rules are about single characters. So they have their own automaton, which also walks the
+//! vocabulary's token tree.
 
 mod automaton;
 mod bytes;

@@ -15,7 +15,8 @@ pub enum Grammar {
     JsonObject,
     /// JSON that is valid under this schema; properties are in the schema's order.
     JsonSchema(Value),
-    /// A regex in the syntax of Rust's `regex` crate, which matches the whole text, with or without `^` and `$`.
+    /// A regex in the syntax of Rust's `regex` crate, which matches the whole text,
+    /// with or without `^` and `$`.
     Regex(String),
     /// A grammar in llguidance's variant of Lark; its first rule is `start`.
     Lark(String),

@@ -1,9 +1,10 @@
-//! Constrained decoding: text that follows a JSON schema, a regex, a Lark or GBNF grammar, a list of choices or a tool call.
+//! Constrained decoding: text that follows a JSON schema, a regex, a Lark or GBNF grammar, a list
+//! of choices or a tool call.
 //!
-//! [`GrammarCompiler::compile`] turns a [`Grammar`] into a [`CompiledGrammar`] for one vocabulary; each sequence gets
-//! its own [`GrammarConstraint`] from it, which gives the mask of allowed tokens step by step. The parser is
-//! `llguidance`, except for GBNF. This crate adapts our vocabulary to it and bounds untrusted input in size, depth, time and memory; a
-//! schema keyword that would be ignored is an error.
+//! [`GrammarCompiler::compile`] turns a [`Grammar`] into a [`CompiledGrammar`] for one vocabulary; each
+//! sequence gets its own [`GrammarConstraint`] from it, which gives the mask of allowed tokens step by step.
+//! The parser is `llguidance`, except for GBNF. This crate adapts our vocabulary to it and bounds untrusted
+//! input in size, depth, time and memory; a schema keyword that would be ignored is an error.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -22,8 +23,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Deliberately absent: sampling, parsing of tool calls in generated text, validation of finished documents, and
-//! downloads: a schema that refers to another document is rejected.
+//! Deliberately absent: sampling, parsing of tool calls in generated text, validation of finished documents,
+//! and downloads: a schema that refers to another document is rejected.
 
 mod arguments;
 mod calls;

@@ -1,4 +1,5 @@
-//! Preparing a JSON schema for the parser: bounded, without annotations, and without keywords it would ignore.
+//! Preparing a JSON schema for the parser: bounded, without annotations, and without
+//! keywords it would ignore.
 
 mod keywords;
 

@@ -58,7 +58,8 @@ impl TokenizerEnv for Vocabulary {
     }
 }
 
-/// A token's bytes. Control tokens start with a byte that does not occur in text; an empty word is never allowed.
+/// A token's bytes. Control tokens start with a byte that does not occur in text; an
+/// empty word is never allowed.
 fn word(tokenizer: &Tokenizer, id: TokenId) -> Vec<u8> {
     let bytes = if tokenizer.is_control(id) || tokenizer.eog().contains(&id) {
         let spelling = tokenizer.token_text(id).unwrap_or_default().as_bytes();

@@ -25,7 +25,7 @@ pub use unlisted::UNLISTED;
 
 use crate::{
     Attention, Backend, BackendError, Bindings, Buffer, Graph, GraphError, HostTensor, KvCells, KvSpec,
-    PageTable, Random, Reference, Reserve, StateSpec, Step, Val, WindowLayers, all_finite,
+    PageTable, Random, Reference, Reserve, StateSpec, Step, Val, WeightError, WindowLayers, all_finite,
 };
 
 /// Tokens per KV page in the cases.
@@ -208,11 +208,11 @@ pub fn random_tensor(
         Some(_) => {
             let mut data = vec![];
             let encoded = quant.encode(&rng.normals(rows * cols, scale), &mut data);
-            encoded.map_err(|e| GraphError(e.to_string()))?;
+            encoded.map_err(|e| WeightError::NotMade { name: name.into(), reason: e.to_string() })?;
             data
         }
     };
-    HostTensor::new(name, quant, [rows, cols], data.into())
+    Ok(HostTensor::new(name, quant, [rows, cols], data.into())?)
 }
 
 /// Half a step of each block's largest activation, which a backend may round to the format's activation bits.

@@ -51,9 +51,9 @@ impl Weight {
 
     /// Refuses a tensor of another shape.
     pub fn check_shape(&self, [rows, cols]: [usize; 2]) -> Result<()> {
-        if [self.rows, self.cols] != [rows, cols] {
-            let Weight { name, rows: want_rows, cols: want_cols, .. } = self;
-            return fail(format!("{name}: want [{want_rows}, {want_cols}], file has [{rows}, {cols}]"));
+        let (want, file) = ([self.rows, self.cols], [rows, cols]);
+        if want != file {
+            return Err(GraphError::Shape { name: self.name.clone(), want, file });
         }
         Ok(())
     }
@@ -99,10 +99,26 @@ pub struct SequenceRules {
     pub adapters: usize,
 }
 
-/// A shape that does not fit, in one sentence.
+/// Why a graph cannot be built, or not with these weights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct GraphError(pub String);
+pub enum GraphError {
+    /// The bytes of a weight cannot be used.
+    #[error(transparent)]
+    Weight(#[from] crate::WeightError),
+    /// A weight has another shape than the graph.
+    #[error("{name}: want {want:?}, file has {file:?}")]
+    Shape {
+        /// The weight.
+        name: String,
+        /// Rows and columns in the graph.
+        want: [usize; 2],
+        /// Rows and columns in the file.
+        file: [usize; 2],
+    },
+    /// Ops, their values and their weights do not fit each other: how.
+    #[error("{0}")]
+    Mismatch(String),
+}
 
 pub(crate) type Result<T> = std::result::Result<T, GraphError>;
 
@@ -291,5 +307,5 @@ impl Graph {
 }
 
 pub(crate) fn fail<T>(text: String) -> Result<T> {
-    Err(GraphError(text))
+    Err(GraphError::Mismatch(text))
 }

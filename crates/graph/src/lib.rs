@@ -5,6 +5,7 @@ mod backend;
 pub mod cases;
 mod experts;
 mod graph;
+mod lazy_tensor;
 mod memory;
 mod op;
 mod pooling;
@@ -12,6 +13,7 @@ mod random;
 mod reference;
 mod sampling;
 mod tensor;
+mod weight_error;
 
 pub use backend::{
     Backend, BackendError, Bindings, Buffer, Carried, DeviceInfo, Finished, Output, OutputRow, Program,
@@ -26,6 +28,7 @@ pub use graph::{
     KeyHeads, LinearInput, LinearInputs, MAX_TAPS, Node, Plan, Role, Roles, RopeTable, Rotation, ScanWeights,
     SelectiveScan, SequenceRules, Value, Weight, Work, sigmoid, softplus,
 };
+pub use lazy_tensor::LazyTensor;
 pub use memory::{
     KvCells, KvLayer, KvSize, KvSpec, PageTable, StateLayer, StateSlots, StateSpec, WindowLayers,
 };
@@ -41,3 +44,4 @@ pub use sampling::{
     Xtc, all_finite, divergence, log_sum_exp, top_logprobs,
 };
 pub use tensor::HostTensor;
+pub use weight_error::WeightError;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use tern_quant::Quant;
 
-use crate::GraphError;
+use crate::WeightError;
 
 /// Rows of weights in one format, with as many bytes as they need. Cloning shares the bytes.
 #[derive(Clone, Debug)]
@@ -24,21 +24,26 @@ impl HostTensor {
         quant: &'static Quant,
         [rows, cols]: [usize; 2],
         data: Bytes,
-    ) -> Result<HostTensor, GraphError> {
+    ) -> Result<HostTensor, WeightError> {
         let (name, format) = (name.into(), quant.name);
-        let Some(row_bytes) = quant.row_bytes(cols) else {
-            let block = quant.block_len;
-            let text = format!("{name}: rows of {cols} weights are not whole {format} blocks of {block}");
-            return Err(GraphError(text));
-        };
-        let want = rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(quant.tail));
+        let want = HostTensor::bytes_of(&name, quant, [rows, cols])?;
         if want != Some(data.len()) {
-            let want = want.map_or("too many".into(), |bytes| bytes.to_string());
-            let got = data.len();
-            let text = format!("{name}: want {want} bytes for [{rows}, {cols}] in {format}, got {got}");
-            return Err(GraphError(text));
+            return Err(WeightError::Bytes { name, want, rows, cols, format, got: data.len() });
         }
         Ok(HostTensor { name, quant, rows, cols, data })
+    }
+
+    /// Bytes that a shape needs, if they can be counted; refuses rows that are not whole blocks.
+    pub(crate) fn bytes_of(
+        name: &str,
+        quant: &'static Quant,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Option<usize>, WeightError> {
+        let Some(row_bytes) = quant.row_bytes(cols) else {
+            let (name, format, block) = (name.to_string(), quant.name, quant.block_len);
+            return Err(WeightError::PartialBlocks { name, cols, format, block });
+        };
+        Ok(rows.checked_mul(row_bytes).and_then(|bytes| bytes.checked_add(quant.tail)))
     }
 
     /// A tensor of f32 values.

@@ -46,9 +46,9 @@ impl std::fmt::Debug for Config {
 }
 
 impl Config {
-    /// Settings from the environment variables of the hub's own tools, read through `lookup`: HF_HUB_CACHE, else
-    /// HF_HOME, else XDG_CACHE_HOME, else HOME; HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT, HF_HUB_OFFLINE, HTTPS_PROXY.
-    /// An empty variable counts as unset.
+    /// Settings from the environment variables of the hub's own tools, read through `lookup`: HF_HUB_CACHE,
+    /// else HF_HOME, else XDG_CACHE_HOME, else HOME; HF_TOKEN, HF_TOKEN_PATH, HF_ENDPOINT, HF_HUB_OFFLINE,
+    /// HTTPS_PROXY. An empty variable counts as unset.
     ///
     /// ```
     /// let config = tern_hub::Config::from_env(|name| match name {

@@ -33,7 +33,7 @@ pub(crate) struct World {
     pub(crate) asked: RefCell<Vec<String>>,
     /// Displayed notes.
     pub(crate) notes: RefCell<Vec<String>>,
-    /// Nobody waits for the download any more.
+    /// No request waits for the download any more.
     pub(crate) stopped: Cell<bool>,
 }
 

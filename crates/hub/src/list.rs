@@ -33,7 +33,7 @@ pub struct Entry {
     pub licence: Option<&'static str>,
     /// The size of all its files; 0 for an embedded model.
     pub bytes: u64,
-    /// Where it is stored.
+    /// The place of its files.
     pub location: Location,
 }
 

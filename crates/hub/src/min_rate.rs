@@ -1,4 +1,5 @@
-//! A minimum transfer rate for bodies, so that a server that sends a byte now and then does not block a download.
+//! A minimum transfer rate for bodies, so that a server that sends a byte now and then
+//! does not block a download.
 
 use std::fmt;
 use std::io::{self, Read};

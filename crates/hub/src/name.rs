@@ -32,8 +32,8 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// Parses `text`. A known name takes precedence over a file of that name (`./stories` is the file); an existing
-    /// file or folder takes precedence over a repository.
+    /// Parses `text`. A known name takes precedence over a file of that name (`./stories` is the file); an
+    /// existing file or folder takes precedence over a repository.
     pub(crate) fn parse(text: &str) -> Result<Name, HubError> {
         if let Some(known) = known(text) {
             return Ok(Name::Known(known));

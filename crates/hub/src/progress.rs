@@ -10,7 +10,7 @@ pub trait Progress {
     fn end(&self);
     /// A message to display, such as why a second source is tried.
     fn note(&self, sentence: &str);
-    /// Whether nobody waits for the download any more: it ends with [`crate::HubError::Stopped`].
+    /// Whether no request waits for the download any more: it ends with [`crate::HubError::Stopped`].
     fn stopped(&self) -> bool {
         false
     }

@@ -59,7 +59,8 @@ struct Blob<'a> {
     sha256: Option<&'a str>,
 }
 
-/// Downloads the model `name` at `revision` and returns the file or folder to open; `sha256` is the expected hash.
+/// Downloads the model `name` at `revision` and returns the file or folder to open;
+/// `sha256` is the expected hash.
 pub(crate) fn pull(
     job: Job<'_>,
     name: &RepoName,

@@ -38,8 +38,8 @@ pub fn local(name: &str) -> Result<Option<Source>, HubError> {
     })
 }
 
-/// Downloads `name` or verifies the local file: a known model's hash is checked again, and a repository is updated to
-/// its newest commit.
+/// Downloads `name` or verifies the local file: a known model's hash is checked again, and a repository is
+/// updated to its newest commit.
 pub fn pull(name: &str, config: &Config, progress: &dyn Progress) -> Result<Source, HubError> {
     pull_by(Job { config, fetch: &Network::new(config), progress }, name)
 }

@@ -72,8 +72,8 @@ impl Chosen {
     }
 }
 
-/// The files of the model that `quant` selects: a quantization, or a file's name. Without it, the safetensors of a repository that
-/// has no GGUF file.
+/// The files of the model that `quant` selects: a quantization, or a file's name. Without it, the safetensors
+/// of a repository that has no GGUF file.
 pub(crate) fn choose<'a>(
     repo: &str,
     files: impl IntoIterator<Item = &'a str>,
@@ -118,8 +118,8 @@ fn choose_gguf(repo: &str, groups: &[Group], quant: Option<&str>) -> Result<Vec<
     }
 }
 
-/// The groups that `quant` selects: by exact label, or if there is none by words that end in it (`Q4_K_XL` for
-/// `UD-Q4_K_XL`, `i1-Q4_K_M` for a name with a prefix).
+/// The groups that `quant` selects: by exact label, or if there is none by words that end in it (`Q4_K_XL`
+/// for `UD-Q4_K_XL`, `i1-Q4_K_M` for a name with a prefix).
 fn matching<'g>(groups: &'g [Group], quant: &str) -> Vec<&'g Group> {
     if ends_with(quant, ".gguf") {
         let named = |g: &&Group| g.files.iter().any(|f| f == quant || base(f) == quant);

@@ -1,7 +1,7 @@
 //! Why a checkpoint cannot be run, in one sentence each.
 
 use tern_formats::{MetadataError, shown};
-use tern_graph::GraphError;
+use tern_graph::{GraphError, WeightError};
 
 use crate::ALL;
 
@@ -23,6 +23,12 @@ pub enum ModelError {
     /// The file needs something that Tern does not support.
     #[error("{0}")]
     Unsupported(String),
+}
+
+impl From<WeightError> for ModelError {
+    fn from(e: WeightError) -> ModelError {
+        ModelError::Graph(e.into())
+    }
 }
 
 fn known() -> String {

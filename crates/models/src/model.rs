@@ -1,13 +1,13 @@
 //! From a checkpoint to a graph with its weights, or an error that says why not.
 
 use tern_formats::{Checkpoint, Metadata, shown};
-use tern_graph::{Graph, HostTensor, Op, Pooling, Weight};
+use tern_graph::{Graph, LazyTensor, Op, Pooling, Weight};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
 use crate::prism;
 use crate::separate_experts::{self, ExpertName};
-use crate::tensor::host_tensor;
+use crate::tensor::lazy_tensor;
 use crate::{Arch, ModelError, Vectors};
 
 /// Tensors that no graph needs.
@@ -108,7 +108,7 @@ impl Model {
     pub fn open(
         checkpoint: &Checkpoint,
         context: Option<usize>,
-    ) -> Result<(Model, Vec<HostTensor>), ModelError> {
+    ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
         Model::open_pooled(checkpoint, context, None)
     }
 
@@ -117,15 +117,15 @@ impl Model {
         checkpoint: &Checkpoint,
         context: Option<usize>,
         pooling: Option<Pooling>,
-    ) -> Result<(Model, Vec<HostTensor>), ModelError> {
+    ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
         let model = Model::build_pooled(&checkpoint.metadata, checkpoint, context, pooling)?;
         let tensors = model.tensors(checkpoint)?;
         Ok((model, tensors))
     }
 
-    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file, except for experts in
-    /// separate tensors, which are copied.
-    pub fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<HostTensor>, ModelError> {
+    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file, or are made when they are
+    /// stored.
+    pub fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<LazyTensor>, ModelError> {
         let known: std::collections::HashSet<&str> =
             self.graph.weights.iter().map(|w| w.name.as_str()).collect();
         let stray = checkpoint.tensors.keys().find(|name| {
@@ -148,7 +148,7 @@ impl Model {
                 return stacked.ok_or_else(|| ModelError::Tensor(format!("{} is missing", w.name)));
             };
             let dims = &t.dims;
-            let t = host_tensor(t)?;
+            let t = lazy_tensor(t)?;
             check_experts(w, dims)?;
             w.check_shape([t.rows(), t.cols()])?; // again in `Bindings::check`, but before anything is loaded
             Ok(t)

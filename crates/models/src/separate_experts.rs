@@ -1,10 +1,10 @@
-//! Old files with one tensor per expert, `blk.0.ffn_gate.3.weight`: they are copied into one, `blk.0.ffn_gate_exps.weight`.
+//! Old files with one tensor per expert, `blk.0.ffn_gate.3.weight`: they are joined into one, `blk.0.ffn_gate_exps.weight`.
 
-use tern_formats::Checkpoint;
-use tern_graph::{HostTensor, Weight};
+use tern_formats::{Checkpoint, TensorError};
+use tern_graph::{LazyTensor, Weight};
 
 use crate::ModelError;
-use crate::tensor::host_tensor;
+use crate::tensor::{lazy_tensor, not_made};
 
 /// A tensor of one expert: the name of the tensor that has all of them, and which one it is.
 pub(crate) struct ExpertName {
@@ -23,16 +23,16 @@ impl ExpertName {
 }
 
 /// The experts of a weight, one below the other, if the file has them in separate tensors.
-pub(crate) fn stacked(checkpoint: &Checkpoint, w: &Weight) -> Result<Option<HostTensor>, ModelError> {
+pub(crate) fn stacked(checkpoint: &Checkpoint, w: &Weight) -> Result<Option<LazyTensor>, ModelError> {
     let Some(part) = w.name.strip_suffix("_exps.weight").filter(|_| w.experts > 1) else { return Ok(None) };
     let name = |expert: usize| format!("{part}.{expert}.weight");
     let Some(quant) = checkpoint.tensors.get(&name(0)).map(|t| t.quant) else { return Ok(None) };
     let want = [w.rows / w.experts, w.cols];
-    let mut data = vec![];
+    let mut experts = Vec::with_capacity(w.experts);
     for expert in 0..w.experts {
         let fail = |text: String| Err(ModelError::Tensor(format!("{}{text}", name(expert))));
-        let Some(t) = checkpoint.tensors.get(&name(expert)) else { return fail(" is missing".into()) };
-        let t = host_tensor(t)?;
+        let Some(source) = checkpoint.tensors.get(&name(expert)) else { return fail(" is missing".into()) };
+        let t = lazy_tensor(source)?;
         if [t.rows(), t.cols()] != want {
             return fail(format!(": want {want:?}, file has {:?}", [t.rows(), t.cols()]));
         }
@@ -40,8 +40,19 @@ pub(crate) fn stacked(checkpoint: &Checkpoint, w: &Weight) -> Result<Option<Host
             let want = if quant.tail > 0 { "a format with scales in its blocks" } else { quant.name };
             return fail(format!(": want {want} in all experts, file has {}", t.quant().name));
         }
-        data.reserve_exact(t.data().len() * (w.experts - expert));
-        data.extend_from_slice(t.data());
+        experts.push(source.clone());
     }
-    Ok(Some(HostTensor::new(&w.name, quant, [w.rows, w.cols], data.into())?))
+    let make = move || {
+        let mut data = vec![];
+        for expert in &experts {
+            let part = expert.read().map_err(|e| not_made(&expert.name, &e))?;
+            let bytes = part.len() * experts.len();
+            if data.capacity() == 0 && data.try_reserve_exact(bytes).is_err() {
+                return Err(not_made(&expert.name, &TensorError::NoMemory(bytes as u64)));
+            }
+            data.extend_from_slice(&part);
+        }
+        Ok(data.into())
+    };
+    Ok(Some(LazyTensor::new(&w.name, quant, [w.rows, w.cols], make)?))
 }

@@ -82,7 +82,7 @@ impl Recorded {
         let tokens: Vec<u32> = numbers(&self.json, "tokens").into_iter().map(|id| id as u32).collect();
         let capacity =
             Capacity { pages: 2, page_len: 16, max_tokens: 32, max_outputs: 32, window: None, state: None };
-        let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+        let config = RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 };
         let mut runner = GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).unwrap();
         runner.add_adapters(&model.graph, &set, self.scales()).unwrap();
         let mut all = vec![];
@@ -180,6 +180,7 @@ impl Mixed {
         let set = set(&model, &checkpoint.metadata, &adapters).unwrap();
         let adapted = model.graph.with_adapters(set.count, &set.linears).unwrap();
         let mut backend = Cpu::new(2).unwrap();
+        let tensors: Vec<_> = tensors.iter().map(|t| t.make().unwrap()).collect();
         let tensors = tensors.iter().chain(&set.tensors).zip(adapted.roles());
         let weights: Vec<_> = tensors.map(|(t, roles)| backend.store(t, roles).unwrap()).collect();
         let kv = KvSpec { layers: model.graph.kv.clone(), pages: 10, page_len: 16, ..KvSpec::default() };

@@ -19,7 +19,7 @@ fn engine(synth: &mut Synth) -> Handle {
     let graph = &synth.model.graph;
     let (pages, page_len) = (CONTEXT / 32, 32);
     let sizes = Capacity { pages, page_len, max_tokens: 64, max_outputs: 1, window: None, state: None };
-    let config = RunnerConfig { capacity: sizes.with_slots(graph, 12), kv_cells: KvCells::F16 };
+    let config = RunnerConfig { capacity: sizes.with_slots(graph, 12), kv_cells: KvCells::F16, threads: 2 };
     let cpu = Box::new(Cpu::new(2).unwrap());
     let runner = GraphRunner::new(cpu, graph, tensors, config, |_| ()).unwrap();
     let limits = Limits { max_seqs: 1, max_context: CONTEXT, max_waiting: 1, step_millis: 0 };

@@ -41,7 +41,13 @@ fn open(shape: &Shape, quant: &'static Quant) -> (Model, Vec<HostTensor>) {
         return (synth.model, tensors);
     }
     synth.write(&Metadata::default(), &mut file, |_, _| ()).unwrap();
-    Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap()
+    read(file)
+}
+
+/// A file's model and its weights.
+fn read(file: Vec<u8>) -> (Model, Vec<HostTensor>) {
+    let (model, tensors) = Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap();
+    (model, tensors.iter().map(|tensor| tensor.make().unwrap()).collect())
 }
 
 fn tokens(vocab: usize) -> Vec<u32> {
@@ -64,7 +70,7 @@ fn logits(
     let capacity =
         Capacity { pages, page_len: PAGE_LEN, max_tokens: chunk, max_outputs: chunk, window, state: None };
     let capacity = capacity.with_slots(&model.graph, 1);
-    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 };
     let weights = weights.iter().cloned();
     let mut runner = GraphRunner::new(backend, &model.graph, weights, config, |_| ()).unwrap();
     let mut rows = vec![];
@@ -201,7 +207,7 @@ fn experts_in_separate_tensors_are_the_same_model() {
     tensors.iter().for_each(|(name, quant, dims, _)| writer.declare(name, quant, dims).unwrap());
     let mut file = vec![];
     writer.write_to(&mut file, |i, out| out.write_all(&tensors[i].3)).unwrap();
-    let got = Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap().1;
+    let got = read(file).1;
     let same = |(a, b): (&HostTensor, &HostTensor)| a.name() == b.name() && a.data() == b.data();
     assert!(got.len() == want.len() && got.iter().zip(&want).all(same));
 }
@@ -227,7 +233,7 @@ fn synthetic_weights_never_change() {
     };
     let file = write();
     assert!(file == write(), "two files of one spec differ");
-    let read = Model::open(&Checkpoint::from_bytes(file.into()).unwrap(), None).unwrap().1;
+    let read = read(file).1;
     let same = |(a, b): (&HostTensor, &HostTensor)| a.name() == b.name() && a.data() == b.data();
     assert!(
         read.iter().zip(&tensors).all(same) && read.len() == tensors.len(),

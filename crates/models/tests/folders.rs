@@ -66,11 +66,13 @@ fn rows_on(backend: Box<dyn Backend>, folder: &Path, recorded: &Recorded) -> Res
         if vectors.kind == VectorKind::Embedding {
             (model, tensors) = open(Some(Pooling::None))?; // a row per token
         }
+        let tensors: Vec<_> = tensors.iter().map(|t| t.make().unwrap()).collect();
         return Ok(vectors_on(backend, &model, &tensors, tokens, &recorded.numbers("positions")));
     }
     let capacity =
         Capacity { pages: 2, page_len: 16, max_tokens: 32, max_outputs: 32, window: None, state: None };
-    let config = RunnerConfig { capacity: capacity.with_slots(&model.graph, 1), kv_cells: KvCells::F32 };
+    let config =
+        RunnerConfig { capacity: capacity.with_slots(&model.graph, 1), kv_cells: KvCells::F32, threads: 2 };
     let mut runner =
         GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).map_err(|e| e.to_string())?;
     let mut all = vec![];

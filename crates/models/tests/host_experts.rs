@@ -27,7 +27,8 @@ fn open(shape: &Shape) -> (Model, Vec<HostTensor>) {
 fn logits(backend: Box<dyn Backend>, (model, tensors): &(Model, Vec<HostTensor>), chunk: usize) -> Vec<f32> {
     let capacity =
         Capacity { pages: 2, page_len: 16, max_tokens: chunk, max_outputs: chunk, window: None, state: None };
-    let config = RunnerConfig { capacity: capacity.with_slots(&model.graph, 1), kv_cells: KvCells::F16 };
+    let config =
+        RunnerConfig { capacity: capacity.with_slots(&model.graph, 1), kv_cells: KvCells::F16, threads: 2 };
     let mut runner =
         GraphRunner::new(backend, &model.graph, tensors.iter().cloned(), config, |_| ()).unwrap();
     let random = &mut Random::new(7);
@@ -170,7 +171,7 @@ fn a_failure_of_the_host_fails_one_step() {
     device.set_host_ops(Arc::new(Mutex::new(Failing(true)))).unwrap();
     let capacity =
         Capacity { pages: 1, page_len: 16, max_tokens: 4, max_outputs: 4, window: None, state: None };
-    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 };
     let weights = split.device_weights.iter().map(|w| tensors[*w].clone());
     let mut runner = GraphRunner::new(Box::new(device), &split.device, weights, config, |_| ()).unwrap();
     assert_eq!(runner.logits(&[1, 2], |_, _| ()).unwrap_err().to_string(), "the host failed");

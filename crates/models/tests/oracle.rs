@@ -44,7 +44,8 @@ fn rows(recorded: &Recorded, backend: Box<dyn Backend>, chunk: usize) -> Vec<Vec
     let pages = recorded.tokens.len().div_ceil(16);
     let capacity =
         Capacity { pages, page_len: 16, max_tokens: chunk, max_outputs: chunk, window: None, state: None };
-    let config = RunnerConfig { capacity: capacity.with_slots(&model.graph, 1), kv_cells: KvCells::F16 };
+    let config =
+        RunnerConfig { capacity: capacity.with_slots(&model.graph, 1), kv_cells: KvCells::F16, threads: 2 };
     let mut runner = GraphRunner::new(backend, &model.graph, tensors, config, |_| ()).unwrap();
     let mut all = vec![];
     runner.logits(&recorded.tokens, |_, row| all.push(row.to_vec())).unwrap();

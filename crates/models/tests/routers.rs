@@ -85,7 +85,7 @@ impl Choice {
 fn rows(backend: Box<dyn Backend>, graph: &Graph, tensors: &[HostTensor], tokens: &[u32]) -> Vec<Vec<f32>> {
     let capacity =
         Capacity { pages: 4, page_len: 16, max_tokens: 64, max_outputs: 64, window: None, state: None };
-    let config = RunnerConfig { capacity: capacity.with_slots(graph, 1), kv_cells: KvCells::F32 };
+    let config = RunnerConfig { capacity: capacity.with_slots(graph, 1), kv_cells: KvCells::F32, threads: 2 };
     let mut runner = GraphRunner::new(backend, graph, tensors.iter().cloned(), config, |_| ()).unwrap();
     let mut all = vec![];
     runner.logits(tokens, |_, row| all.push(row.to_vec())).unwrap();
@@ -104,7 +104,7 @@ fn experts_are_those_that_exact_arithmetic_chooses() {
         let folder = tempfile::tempdir().unwrap();
         write_folder(folder.path(), &recorded, "F32");
         let (model, tensors) = Model::open(&Checkpoint::open(folder.path()).unwrap(), None).unwrap();
-        let tensors: Vec<HostTensor> = tensors.into_iter().collect();
+        let tensors: Vec<HostTensor> = tensors.iter().map(|t| t.make().unwrap()).collect();
         let (graph, choices) = routers(&model.graph, &tensors);
         let tokens: Vec<u32> = numbers(&recorded, "tokens").into_iter().map(|id| id as u32).collect();
         let wanted: Vec<Router> = recorded["routers"].as_array().unwrap().iter().map(Router::of).collect();

@@ -32,7 +32,8 @@ pub(crate) fn through_f16(value: f32) -> f32 {
     f16::from_f32(value).to_f32()
 }
 
-/// A half as a float. Unlike `half`'s function, it does not detect CPU features and is inlined into the loop over blocks.
+/// A half as a float. Unlike `half`'s function, it does not detect CPU features and is inlined
+/// into the loop over blocks.
 #[inline(always)]
 pub(crate) fn f16_to_f32(half: u16) -> f32 {
     const EXPONENT: u32 = 0x1f << 23;

@@ -17,11 +17,12 @@ pub struct Codes {
     pub step: i8,
     /// Groups have offsets other than [`NO_OFFSET`](crate::NO_OFFSET).
     pub offsets: bool,
-    /// The scales of a block with several groups are integers of at most 8 bits times one float, so that an integer
-    /// kernel may multiply them into the codes.
+    /// The scales of a block with several groups are integers of at most 8 bits times one float, so that an
+    /// integer kernel may multiply them into the codes.
     pub integer_scales: bool,
-    /// Bits of a quantized activation that these codes are multiplied with: 16, or fewer if code and activation then
-    /// share one 8-bit product. Fewer than 16 requires a packed kernel for the format; the general kernels have none.
+    /// Bits of a quantized activation that these codes are multiplied with: 16, or fewer if code and
+    /// activation then share one 8-bit product. Fewer than 16 requires a packed kernel for the format; the
+    /// general kernels have none.
     pub activation_bits: u32,
     /// Unpacks one block.
     pub unpack: Unpack,

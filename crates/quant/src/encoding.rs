@@ -1,4 +1,5 @@
-//! From weights to blocks: the entry for all formats, and the rounding and the searches for scales that encoders share.
+//! From weights to blocks: the entry for all formats, and the rounding and the searches for
+//! scales that encoders share.
 
 mod encode;
 pub(crate) mod fit;

@@ -16,7 +16,8 @@ pub struct Field {
 pub enum FieldType {
     /// IEEE half.
     F16,
-    /// IEEE half in the highest four bits of four 16-bit words, its lowest bits first; the other bits are something else.
+    /// IEEE half in the highest four bits of four 16-bit words, its lowest bits first; the other
+    /// bits are something else.
     ScatteredF16,
     /// bfloat16.
     BF16,

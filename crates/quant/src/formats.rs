@@ -1,4 +1,5 @@
-//! The formats themselves: one file per layout of blocks or family of layouts, each with its [`Quant`](crate::Quant) values.
+//! The formats themselves: one file per layout of blocks or family of layouts, each with its
+//! [`Quant`](crate::Quant) values.
 
 mod codebook;
 mod float;

@@ -1,8 +1,8 @@
 //! Block formats of weights: what the bytes of one block mean.
 //!
 //! A format is one [`Quant`] value, listed in [`ALL`]. Except for the plain floats, every format is small
-//! integers with a scale and an offset per group: `w = scale * code + offset`. [`Codes`] describes them; decoding,
-//! the reference and every kernel are derived from it.
+//! integers with a scale and an offset per group: `w = scale * code + offset`. [`Codes`] describes them;
+//! decoding, the reference and every kernel are derived from it.
 
 mod bits;
 mod codes;

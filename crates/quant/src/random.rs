@@ -5,7 +5,8 @@ use half::f16;
 use crate::{FieldType, Quant};
 
 impl Quant {
-    /// A tensor of about this deviation: all bytes are random except for the scales of blocks, which are equal.
+    /// A tensor of about this deviation: all bytes are random except for the scales of
+    /// blocks, which are equal.
     ///
     /// # Panics
     ///

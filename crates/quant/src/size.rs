@@ -14,7 +14,8 @@ impl Quant {
         bytes
     }
 
-    /// Bytes of a row of `cols` weights, without the tensor's tail; `None` if it is no whole number of blocks.
+    /// Bytes of a row of `cols` weights, without the tensor's tail; `None` if it is
+    /// no whole number of blocks.
     pub const fn row_bytes(&self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_len) {
             return None;

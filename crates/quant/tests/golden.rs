@@ -37,7 +37,8 @@ fn decodes_bit_for_bit() {
     }
 }
 
-/// Compares `got` with a golden by rows. The last row is subnormal floats, which some of ggml's encoders do not expect.
+/// Compares `got` with a golden by rows. The last row is subnormal floats, which some of
+/// ggml's encoders do not expect.
 fn same_rows(q: &Quant, file: &str, got: &[u8], last: bool) {
     let want = golden(file).expect("a golden");
     assert_eq!(got.len(), want.len(), "{file}");

@@ -110,12 +110,14 @@ pub enum Error {
 impl Error {
     /// Whether the device has not enough memory: with other models gone, the same may succeed.
     pub fn is_memory(&self) -> bool {
-        use tern_graph::BackendError;
+        use tern_graph::{BackendError, WeightError};
         matches!(
             self,
             Error::Memory { .. }
                 | Error::Backend(BackendError::OutOfMemory(_))
-                | Error::Engine(EngineError::OutOfMemory(_))
+                | Error::Engine(
+                    EngineError::OutOfMemory(_) | EngineError::Weight(WeightError::NoMemory { .. })
+                )
         )
     }
 }

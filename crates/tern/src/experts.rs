@@ -166,7 +166,7 @@ impl OpenedModel {
     }
 
     fn bytes_of<'a>(&self, weights: impl Iterator<Item = &'a usize>) -> u64 {
-        weights.map(|weight| self.tensors[*weight].data().len() as u64).sum()
+        weights.map(|weight| self.tensors[*weight].bytes() as u64).sum()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tern_engine::Capacity;
 use tern_formats::Metadata;
-use tern_graph::{Backend, HostTensor, KvCells};
+use tern_graph::{Backend, KvCells, LazyTensor};
 use tern_models::Model as Architecture;
 
 use crate::{ExpertPlacement, OpenedAdapters};
@@ -16,8 +16,8 @@ pub struct OpenedModel {
     pub metadata: Metadata,
     /// Its configuration and its graph.
     pub model: Architecture,
-    /// Its weights, in the order of the graph's.
-    pub tensors: Vec<HostTensor>,
+    /// Its weights, in the order of the graph's. They are made, if they are not mapped, when a device stores them.
+    pub tensors: Vec<LazyTensor>,
     /// The type of cached keys and values.
     pub kv_cells: KvCells,
     /// Where its experts are.
@@ -36,7 +36,7 @@ impl OpenedModel {
 
     /// Bytes of all weights.
     pub fn weight_bytes(&self) -> u64 {
-        self.tensors.iter().map(|t| t.data().len() as u64).sum()
+        self.tensors.iter().map(|t| t.bytes() as u64).sum()
     }
 
     /// Bytes of a KV cache.

@@ -12,7 +12,7 @@ use tern_quant::Quant;
 
 use crate::opened::OpenedModel;
 use crate::progress::{Downloads, Progress, Work};
-use crate::{Error, LoadOptions, OpenedAdapters, environment};
+use crate::{Error, LoadOptions, OpenedAdapters, environment, machine};
 
 /// Our own native 1-bit model, inside the library, so that the first try needs no download.
 pub static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
@@ -104,7 +104,7 @@ impl OpenedModel {
         let _work = Work::begin(progress, "making weights", weights.iter().map(values).sum());
         let (mut tensors, mut done) = (vec![], 0);
         for weight in &weights {
-            tensors.push(synth.tensor(weight)?);
+            tensors.push(synth.tensor(weight)?.into());
             done += values(weight);
             progress.at(done);
         }
@@ -133,7 +133,8 @@ impl OpenedModel {
         progress.plan(&opened, &plan, &backend.info());
         let weights = opened.weight_bytes();
         let _work = Work::begin(progress, "loading", weights);
-        let config = RunnerConfig { capacity, kv_cells: opened.kv_cells };
+        let threads = machine::threads(opened.threads);
+        let config = RunnerConfig { capacity, kv_cells: opened.kv_cells, threads };
         let stored = |bytes| {
             progress.at(bytes);
             if bytes >= weights {

@@ -33,7 +33,8 @@ impl Decoder {
         self
     }
 
-    /// Includes the control tokens that occur in these texts, which are hidden by default: see `Markup::texts`.
+    /// Includes the control tokens that occur in these texts, which are hidden by
+    /// default: see `Markup::texts`.
     pub fn showing<'t>(mut self, texts: impl IntoIterator<Item = &'t str>) -> Decoder {
         let tokenizer = &self.tokenizer;
         let tokens = texts.into_iter().flat_map(|text| tokenizer.encode(text, false, true));

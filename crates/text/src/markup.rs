@@ -1,4 +1,5 @@
-//! The markup of reasoning and tool calls in a model's answers, detected from the markers in its chat template.
+//! The markup of reasoning and tool calls in a model's answers, detected from the
+//! markers in its chat template.
 
 mod forms;
 mod reasoning;
@@ -13,7 +14,9 @@ pub use forms::{ArgumentForm, CallForm, CallTexts, ITEM, LiteralStyle, TagStyle,
 ///
 /// ```
 /// use tern_text::Markup;
-/// let markup = Markup::of("{{- '<tool_call>\\n{\"name\": ' }} ... </tool_call> ... '</think>' in message.content");
+/// let markup = Markup::of(
+///     "{{- '<tool_call>\\n{\"name\": ' }} ... </tool_call> ... '</think>' in message.content",
+/// );
 /// assert_eq!(markup.reasoning.map(|style| style.begin), Some("<think>"));
 /// assert_eq!(markup.calls.map(|style| style.begin), Some("<tool_call>\n"));
 /// ```
@@ -38,7 +41,8 @@ pub struct ReasoningStyle {
     pub dropped: &'static [&'static str],
 }
 
-/// An answer of several messages: `start` HEADER `message` TEXT `end` .., where the header tells what the text is.
+/// An answer of several messages: `start` HEADER `message` TEXT `end` .., where the
+/// header tells what the text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelStyle {
     /// Before a header; omitted in the first message, since the prompt ends with it.
@@ -55,7 +59,8 @@ pub struct ChannelStyle {
     pub ends: &'static [&'static str],
     /// The start of the header of the answer itself, up to its text; empty if it varies.
     pub answer: &'static str,
-    /// The start of the header of a call, before what [`CallStyle::begin`] has; empty if headers do not distinguish calls.
+    /// The start of the header of a call, before what [`CallStyle::begin`] has; empty if headers
+    /// do not distinguish calls.
     pub call: &'static str,
     /// Whether a header is nothing but the name of a tool, or `answer`.
     pub recipients: bool,
@@ -63,8 +68,8 @@ pub struct ChannelStyle {
 
 /// Tool calls, written `open` call `separator` call .. `close`, each call between `begin` and `end`.
 ///
-/// These texts have the whitespace that models usually write; parsing ignores it. A line feed inside `begin` or `end`
-/// separates two markers; a call may begin with the second one.
+/// These texts have the whitespace that models usually write; parsing ignores it. A line feed inside `begin`
+/// or `end` separates two markers; a call may begin with the second one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallStyle {
     /// Before the first call.
@@ -134,7 +139,10 @@ impl CallStyle {
     ///
     /// ```
     /// let texts = tern_text::CallStyle::GENERIC.texts();
-    /// let call = [&texts.open, &texts.before_name, "now", &texts.before_arguments, "{}", &texts.after_arguments, &texts.close];
+    /// let call = [
+    ///     &texts.open, &texts.before_name, "now", &texts.before_arguments, "{}",
+    ///     &texts.after_arguments, &texts.close,
+    /// ];
     /// assert_eq!(call.concat(), r#"[{"name": "now", "arguments": {}}]"#);
     /// ```
     pub fn texts(&self) -> CallTexts {

@@ -19,8 +19,8 @@ pub struct Passed {
 
 /// Searches for stop strings in text that arrives in pieces, and holds back what may be the start of one.
 ///
-/// The stop string that is complete first is found, however the text is divided into pieces; of several that end at
-/// the same position, the longest.
+/// The stop string that is complete first is found, however the text is divided into pieces; of several that
+/// end at the same position, the longest.
 ///
 /// ```
 /// use tern_text::StopStrings;

@@ -1,7 +1,7 @@
 //! Chat templates: the model's own Jinja template, rendered as Hugging Face's `transformers` renders it.
 //!
-//! Templates come with model files and are untrusted: steps, bytes and values touched, depth, output and time are
-//! bounded, and a panic of the engine is an error.
+//! Templates come with model files and are untrusted: steps, bytes and values touched, depth, output and time
+//! are bounded, and a panic of the engine is an error.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,7 +47,8 @@ pub use error::TemplateError;
 const RECURSION: usize = 400;
 /// Variables that a request's extra variables may not replace.
 const RESERVED: [&str; 3] = ["messages", "tools", "add_generation_prompt"];
-/// Roles of messages. Templates build markers from them, such as `<|user|>`, so they count as the template's own text.
+/// Roles of messages. Templates build markers from them, such as `<|user|>`, so they count as
+/// the template's own text.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 
 /// The input of a rendering.
@@ -93,8 +94,8 @@ impl std::fmt::Debug for Cancelled {
 pub struct ChatText {
     /// The whole text.
     pub text: String,
-    /// The byte ranges that come from the request's strings, sorted, disjoint and not empty. Control tokens are not
-    /// recognised in them; otherwise a message could contain turns of other roles.
+    /// The byte ranges that come from the request's strings, sorted, disjoint and not empty. Control tokens
+    /// are not recognised in them; otherwise a message could contain turns of other roles.
     pub user: Vec<Range<usize>>,
 }
 

@@ -1,7 +1,7 @@
 //! Encoding text to tokens and decoding, with the vocabulary of a checkpoint.
 //!
-//! Implemented here instead of with a tokenizer library: GGUF vocabularies have five models with their own exact rules
-//! (which bytes merge first, what a marker is), and each is a page of code.
+//! Implemented here instead of with a tokenizer library: GGUF vocabularies have five models with their own
+//! exact rules (which bytes merge first, what a marker is), and each is a page of code.
 
 mod bpe;
 mod byte_level;
@@ -74,9 +74,9 @@ struct Add {
 impl Tokenizer {
     /// The tokens of a text.
     ///
-    /// `add_special` adds BOS, EOS or a separator as the checkpoint specifies. `parse_special` recognises control tokens
-    /// such as `<|im_start|>` in the text; without it the result has no control tokens. User-defined tokens are always
-    /// recognised.
+    /// `add_special` adds BOS, EOS or a separator as the checkpoint specifies. `parse_special` recognises
+    /// control tokens such as `<|im_start|>` in the text; without it the result has no control tokens.
+    /// User-defined tokens are always recognised.
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
         let mut out = Encoding::new(&EncodeLimit::NONE, None, text);
         let done = self.encode_into(text, add_special, Read::with_control_tokens(parse_special), &mut out);
@@ -84,7 +84,8 @@ impl Tokenizer {
         out.ids
     }
 
-    /// The same tokens as [`Self::encode`], or an error: encoding stops as soon as the text is too long or cancelled.
+    /// The same tokens as [`Self::encode`], or an error: encoding stops as soon as the text
+    /// is too long or cancelled.
     pub fn encode_within(
         &self,
         text: &str,
@@ -146,8 +147,9 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// The tokens of two texts that are read together, with the tokens between them and at the end that the model was trained
-    /// with: `[CLS] first [SEP] second [SEP]`, or `<s> first </s></s> second </s>`. Control tokens are not recognised.
+    /// The tokens of two texts that are read together, with the tokens between them and at the end that the
+    /// model was trained with: `[CLS] first [SEP] second [SEP]`, or `<s> first </s></s> second </s>`. Control
+    /// tokens are not recognised.
     pub fn encode_pair(&self, first: &str, second: &str) -> Vec<u32> {
         let end = self.roles.eos.filter(|_| self.add.eos);
         let between = self.roles.sep.filter(|_| self.add.sep);
@@ -159,8 +161,8 @@ impl Tokenizer {
         ids
     }
 
-    /// Where the second text of a pair begins, for models that tell the tokens of both apart: those of WordPiece, whose
-    /// tokens after the first separator have another type.
+    /// Where the second text of a pair begins, for models that tell the tokens of both apart: those of
+    /// WordPiece, whose tokens after the first separator have another type.
     pub fn second_text(&self, pair: &[u32]) -> Option<usize> {
         let separator = self.roles.sep.filter(|_| matches!(self.model, Model::WordPiece(_)))?;
         let second = pair.iter().position(|id| *id == separator)? + 1;
@@ -169,8 +171,8 @@ impl Tokenizer {
 
     /// The tokens of a conversation that a chat template rendered.
     ///
-    /// Control tokens are recognised only in the template's own text; the strings of a request are always plain text. BOS
-    /// is not added if the template writes it: a second one would degrade the output.
+    /// Control tokens are recognised only in the template's own text; the strings of a request are always
+    /// plain text. BOS is not added if the template writes it: a second one would degrade the output.
     pub fn encode_chat(&self, chat: &ChatText) -> Vec<u32> {
         let mut out = Encoding::new(&EncodeLimit::NONE, None, &chat.text);
         let read = Read::ControlOutside(&chat.user);
@@ -246,8 +248,8 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The maximum number of bytes per token; `None` if text of any length may have no tokens, so that its length does
-    /// not bound the number of tokens.
+    /// The maximum number of bytes per token; `None` if text of any length may have no tokens, so that its
+    /// length does not bound the number of tokens.
     pub fn longest_token(&self) -> Option<usize> {
         self.covers.as_ref().map(|covers| covers.longest)
     }

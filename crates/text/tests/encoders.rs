@@ -1,4 +1,5 @@
-//! `tokenizer.json` files of encoders give the tokens of the `tokenizers` library (`scripts/oracle/tokenizers/encoders.py`).
+//! `tokenizer.json` files of encoders give the tokens of the `tokenizers` library
+//! (`scripts/oracle/tokenizers/encoders.py`).
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 

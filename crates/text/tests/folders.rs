@@ -1,7 +1,7 @@
 //! `tokenizer.json` files of real models give the tokens of the `tokenizers` library, or are refused by name.
 //!
-//! The files are looked for in `$TERN_TEST_DATA/tokenizers` (`scripts/fetch_test_data.py`); `scripts/oracle/tokenizers/folders.py`
-//! recorded the tokens.
+//! The files are looked for in `$TERN_TEST_DATA/tokenizers` (`scripts/fetch_test_data.py`);
+//! `scripts/oracle/tokenizers/folders.py` recorded the tokens.
 
 use std::collections::BTreeMap;
 use std::path::Path;

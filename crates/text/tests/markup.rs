@@ -1,6 +1,7 @@
 //! The detected markup of known chat templates, and its control tokens in real vocabularies.
 //!
-//! Neither is part of the repository: set `TERN_TEST_DATA` to a folder that has them in `templates` and `vocabs`.
+//! Neither is part of the repository: set `TERN_TEST_DATA` to a folder that has them in
+//! `templates` and `vocabs`.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -284,7 +285,8 @@ fn calls_written_by_templates_are_parsed() {
         let source = std::fs::read_to_string(folder.join(format!("{name}.jinja"))).unwrap();
         let template = ChatTemplate::new(&source, "", "").unwrap();
         let mut results = Vec::new();
-        // templates expect different inputs: two calls or one, arguments as an object or as text, with reasoning or not
+        // templates expect different inputs: two calls or one, arguments as an object or as
+        // text, with reasoning or not
         let read = [2, 1].iter().any(|&count| {
             let contents = [json!("I look."), json!(""), Value::Null];
             let variants = contents.iter().flat_map(|content| [true, false].map(|thinks| (content, thinks)));

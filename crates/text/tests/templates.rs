@@ -1,6 +1,7 @@
 //! Every known chat template over every conversation, compared with Python's Jinja2.
 //!
-//! The templates are not part of the repository: set `TERN_TEST_DATA` to a folder that has them in `templates`.
+//! The templates are not part of the repository: set `TERN_TEST_DATA` to a folder that
+//! has them in `templates`.
 
 use std::collections::BTreeMap;
 use std::path::Path;

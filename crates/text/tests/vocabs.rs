@@ -1,7 +1,7 @@
 //! Vocabularies of real models, compared with the tokens of llama.cpp.
 //!
-//! The files are those of llama.cpp's `models/` folder: `NAME.gguf` with the texts in `NAME.gguf.inp` and, for each
-//! text, a line of ids in `NAME.gguf.out`. They are looked for in `$TERN_TEST_DATA/vocabs`.
+//! The files are those of llama.cpp's `models/` folder: `NAME.gguf` with the texts in `NAME.gguf.inp` and,
+//! for each text, a line of ids in `NAME.gguf.out`. They are looked for in `$TERN_TEST_DATA/vocabs`.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 

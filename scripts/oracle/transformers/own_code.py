@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records what `architectures.py` records, of tiny models whose folders have names of their own code, or that `transformers` does not have.
+"""Records what `architectures.py` records, of tiny models whose folders name published code, or that
+`transformers` does not have.
 
     own_code.py [NAME...]        into fixtures/safetensors/NAME.json
 

@@ -10,7 +10,8 @@ use crate::kernels::{Kernels, QuantizeTiles};
 use crate::memory::lines::Refused;
 use crate::product::Activations;
 
-/// Rows of an expert that are computed at a time: enough to read its weights seldom, and few enough for the caches.
+/// Rows of an expert that are computed at a time: enough to read its weights seldom, and
+/// few enough for the caches.
 pub(crate) const EXPERT_ROWS: usize = 128;
 
 /// Which rows are gathered.

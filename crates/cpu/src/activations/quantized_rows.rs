@@ -1,9 +1,10 @@
-//! Quantized activations: 16 bits in two int8 planes, in blocks of 32 with one scale each. Neighbouring blocks share
-//! the scale if the weights' groups are as wide: their products can then be summed as integers.
+//! Quantized activations: 16 bits in two int8 planes, in blocks of 32 with one scale each. Neighbouring
+//! blocks share the scale if the weights' groups are as wide: their products can then be summed as integers.
 //!
-//! `x = scale * (256 * high + low)`. Eight bits alone change real results (a mean KL above 3e-3 on a small model
-//! with large outliers); the second plane costs one more integer product and makes the error negligible. With codes
-//! of four bits or one bit the low plane has four or six bits, so that one product of the matrix unit covers both.
+//! `x = scale * (256 * high + low)`. Eight bits alone change real results (a mean KL above 3e-3 on a small
+//! model with large outliers); the second plane costs one more integer product and makes the error
+//! negligible. With codes of four bits or one bit the low plane has four or six bits, so that one product of
+//! the matrix unit covers both.
 
 use tern_quant::INT_BLOCK;
 
@@ -190,7 +191,8 @@ impl<'a> QuantizedRows<'a> {
     }
 }
 
-/// Pointers to the high and the low plane of some activations, and to the scale and sums of each 32 (or 16) of them.
+/// Pointers to the high and the low plane of some activations, and to the scale and sums of
+/// each 32 (or 16) of them.
 #[derive(Clone, Copy)]
 pub(crate) struct Unit {
     pub(crate) values: (*const i8, *const i8),
@@ -207,8 +209,8 @@ pub(crate) struct BlockSums {
     pub(crate) minus16: [i32; 2],
 }
 
-/// The largest magnitude; NaN counts as larger than infinity. So the scale of values that are not finite is not finite
-/// either, nor is any result computed with it.
+/// The largest magnitude; NaN counts as larger than infinity. So the scale of values that are not finite is
+/// not finite either, nor is any result computed with it.
 #[inline(always)]
 pub(crate) fn largest(x: &[f32]) -> f32 {
     // the bits of magnitudes are ordered like the magnitudes; a plain loop, which the compiler vectorises
@@ -216,8 +218,8 @@ pub(crate) fn largest(x: &[f32]) -> f32 {
     f32::from_bits(magnitudes.fold(0, i32::max) as u32)
 }
 
-/// Quantizes 32 values in steps of `largest / (127 * 256)`. The same at every vector width, except for the integers of
-/// values that are not finite, whose scale is not finite either.
+/// Quantizes 32 values in steps of `largest / (127 * 256)`. The same at every vector width, except for the
+/// integers of values that are not finite, whose scale is not finite either.
 #[inline(always)]
 pub(crate) fn quantize_block(
     largest: f32,

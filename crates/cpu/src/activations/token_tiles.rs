@@ -1,7 +1,8 @@
 //! Quantized activations of many tokens: each lane of a vector holds one token of a tile.
 //!
-//! The numbers are those of [`crate::activations::quantized_rows`], both planes in one 16-bit integer. A vector holds two
-//! neighbouring columns of every token of its tile, so that one instruction multiplies two codes of a row with all tokens.
+//! The numbers are those of [`crate::activations::quantized_rows`], both planes in one 16-bit integer. A
+//! vector holds two neighbouring columns of every token of its tile, so that one instruction multiplies two
+//! codes of a row with all tokens.
 
 use std::ops::Range;
 
@@ -117,9 +118,9 @@ impl TokenTilesBuffer {
     }
 }
 
-/// The place of a column in a tile for the matrix unit: `[cols / 64, plane, tokens, 64]` in bytes, and the remaining
-/// columns as `[plane, tokens, 32]`; with a short low plane `[cols / 32, tokens, plane, 32]`, the low plane as small
-/// integers with a scale to match.
+/// The place of a column in a tile for the matrix unit: `[cols / 64, plane, tokens, 64]` in bytes, and the
+/// remaining columns as `[plane, tokens, 32]`; with a short low plane `[cols / 32, tokens, plane, 32]`, the
+/// low plane as small integers with a scale to match.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     /// Offset for the first token.
@@ -235,7 +236,8 @@ pub(crate) unsafe fn quantize_tile<S: Square>(
             (scales[t], sums32[t]) = (block.scale, block.sum32);
             (sums16[t], sums16[lanes + t]) = (block.sum16[0], block.sum16[1]);
             for i in 0..INT_BLOCK {
-                rows[t].0[i] = (256 * i16::from(high[i])).wrapping_add(low[i].into()); // arbitrary for values that are not finite
+                // arbitrary for values that are not finite
+                rows[t].0[i] = (256 * i16::from(high[i])).wrapping_add(low[i].into());
             }
         }
         // from `[tokens, 16 pairs]` to `[16 pairs, tokens]`

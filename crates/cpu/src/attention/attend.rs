@@ -1,7 +1,7 @@
 //! Attention over pages: the heads of a group and some tokens share the keys and values they read.
 //!
-//! Positions are processed run by run, and the runs are joined in order, whether one thread computed them or several:
-//! each result is summed in the same order, independent of the rest of the batch.
+//! Positions are processed run by run, and the runs are joined in order, whether one thread computed them or
+//! several: each result is summed in the same order, independent of the rest of the batch.
 
 use std::ops::Range;
 
@@ -59,11 +59,12 @@ impl Attend<'_> {
         }
     }
 
-    /// Some heads of one group at consecutive positions of a slice, or one run of them if they were split. The last run
-    /// returns `true` and leaves all results in `workspace.results`: `[tokens, heads, v_dim]`.
+    /// Some heads of one group at consecutive positions of a slice, or one run of them if they were split.
+    /// The last run returns `true` and leaves all results in `workspace.results`: `[tokens, heads, v_dim]`.
     ///
     /// # Safety
-    /// No thread writes this layer's pages before the next barrier, and no other thread has this run of these heads.
+    /// No thread writes this layer's pages before the next barrier, and no other thread has
+    /// this run of these heads.
     pub(crate) unsafe fn attend<'q>(
         &self,
         block: &Block<'_>,
@@ -285,12 +286,12 @@ pub(crate) struct Block<'a> {
 #[derive(Default)]
 pub(crate) struct AttendWorkspace {
     queries: Vec<f32>,
-    /// Of one run. `[queries, run_len]`
+    /// Scores of one run. `[queries, run_len]`
     scores: Vec<f32>,
-    /// Of one run. `[queries, v_dim]`
+    /// Results of one run. `[queries, v_dim]`
     part: Vec<f32>,
     stats: Vec<SoftmaxStats>,
-    /// Of all runs so far.
+    /// Statistics of all runs so far.
     totals: Vec<SoftmaxStats>,
     pub(crate) results: Vec<f32>,
 }

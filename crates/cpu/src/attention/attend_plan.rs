@@ -156,8 +156,8 @@ impl PartialResults {
         unsafe { self.floats.get_mut(self.range(row, head, v_dim)) }
     }
 
-    /// Counts a run of a head (or of the heads that begin with it) as complete, and returns whether it was the last one:
-    /// the writes of the others are visible then.
+    /// Counts a run of a head (or of the heads that begin with it) as complete, and returns whether it was
+    /// the last one: the writes of the others are visible then.
     pub(crate) fn is_last(&self, cut: &SplitRun, head: usize) -> bool {
         let done = &self.done[cut.index * self.heads + head];
         let last = done.fetch_add(1, Ordering::AcqRel) as usize + 1 == cut.runs;

@@ -1,5 +1,5 @@
-//! KV pages: a page holds `page_len` tokens of every layer, head by head, as floats, halves or bytes. Layers with a window may have
-//! their own pages, which follow those of the others.
+//! KV pages: a page holds `page_len` tokens of every layer, head by head, as floats, halves or bytes. Layers
+//! with a window may have their own pages, which follow those of the others.
 
 use tern_graph::{KvCells, KvLayer, KvSpec};
 
@@ -22,8 +22,8 @@ pub(crate) struct Kv {
     scales: Shared<f32>,
 }
 
-/// A layer's cells in a page: keys `[kv_head][dim][slot]`, so that a vector holds one column of many keys, and values
-/// `[kv_head][slot][dim]`.
+/// A layer's cells in a page: keys `[kv_head][dim][slot]`, so that a vector holds one column of many keys,
+/// and values `[kv_head][slot][dim]`.
 pub(crate) struct LayerKv {
     /// Whether it has the page tables of the window.
     pub(crate) windowed: bool,
@@ -151,7 +151,8 @@ impl Kv {
         is_scaled(self.spec.cells).then(|| unsafe { self.scales.get(first..first + self.page_len()) })
     }
 
-    /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value, whose numbers are adjacent.
+    /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value,
+    /// whose numbers are adjacent.
     ///
     /// # Safety
     /// No other thread accesses the slot before the next barrier.
@@ -185,7 +186,8 @@ impl Kv {
                     let most = largest(x);
                     let by = if most > 0.0 { 127.0 / most } else { 0.0 };
                     for (i, x) in x.iter().enumerate() {
-                        bytes.set(first + i * stride, (x * by).round() as i8); // not finite: 0, with a scale that is not finite
+                        // 0 if it is not finite, and the scale is then not finite
+                        bytes.set(first + i * stride, (x * by).round() as i8);
                     }
                     let scale = side.scales.at(at.page, at.head * self.page_len() + at.slot);
                     self.scales.set(scale, most / 127.0);

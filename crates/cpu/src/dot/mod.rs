@@ -68,7 +68,8 @@ impl LinearKernel {
 /// The kernels of an instruction set: one entry per format that does not run the general kernel.
 pub(crate) type KernelList = [(&'static Quant, LinearKernel)];
 
-/// The kernel of a format in a list, or the general one for its codes or floats; `None` if the format cannot be run.
+/// The kernel of a format in a list, or the general one for its codes or floats; `None` if
+/// the format cannot be run.
 fn kernel_of(list: &KernelList, general: LinearKernel, quant: &'static Quant) -> Option<LinearKernel> {
     let own = list.iter().find(|(listed, _)| *listed == quant).map(|(_, kernel)| *kernel);
     own.or(match quant.codec {
@@ -78,7 +79,8 @@ fn kernel_of(list: &KernelList, general: LinearKernel, quant: &'static Quant) ->
     })
 }
 
-/// A format's product with few tokens and, if the instruction set has tiles of tokens, with many: the same bits.
+/// A format's product with few tokens and, if the instruction set has tiles of tokens,
+/// with many: the same bits.
 #[derive(Clone, Copy)]
 pub(crate) struct IntegerKernel {
     pub(crate) few: fn(rows: &Rows<'_>, x: &QuantizedRows<'_>, workspace: &mut Workspace, out: &mut [f32]),
@@ -98,8 +100,8 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Sets what the next products read: a value, and the number of the rows gathered from it, 0 for all. `None` at the
-    /// start of a step, when all values are new.
+    /// Sets what the next products read: a value, and the number of the rows gathered from it, 0 for all.
+    /// `None` at the start of a step, when all values are new.
     pub(crate) fn reads(&mut self, source: Option<(Val, usize)>) {
         if source.is_none() || source != self.source {
             (self.packed.has_tables, self.packed.has_x) = (false, false);

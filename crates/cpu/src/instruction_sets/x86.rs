@@ -1,8 +1,8 @@
 //! AVX2, AVX-512 with VNNI, and AMX.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires the instruction set it is named for; `vectorised` lists the kernels only
-//! if the processor has it.
+//! Every `unsafe` function of this module requires the instruction set it is named for; `vectorised` lists
+//! the kernels only if the processor has it.
 
 use tern_graph::{Activation, Function};
 

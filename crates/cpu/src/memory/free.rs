@@ -67,7 +67,8 @@ impl GroupFiles {
     }
 }
 
-/// The folders of the group in a line of `/proc/self/cgroup`, and of all its parents, each of which limits its children: `0::/user.slice/a.scope`, or `9:memory:/docker/4242`
+/// The folders of the group in a line of `/proc/self/cgroup`, and of all its parents, each of which limits
+/// its children: `0::/user.slice/a.scope`, or `9:memory:/docker/4242`
 fn folders(root: &Path, line: &str) -> Vec<(PathBuf, &'static GroupFiles)> {
     let mut fields = line.splitn(3, ':');
     let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {

@@ -78,8 +78,8 @@ impl Drop for Lines {
     }
 }
 
-/// Removes pages of a mapped file from this process. The system may keep them cached, and reads them again on access.
-/// Memory other than a read-only file mapping is left alone.
+/// Removes pages of a mapped file from this process. The system may keep them cached, and reads them again on
+/// access. Memory other than a read-only file mapping is left alone.
 pub(crate) fn release(data: &[u8]) {
     const PAGE: usize = 4096;
     let (start, end) = (data.as_ptr().addr(), data.as_ptr().addr() + data.len());

@@ -61,7 +61,8 @@ impl<T: Zeroed> Shared<T> {
         if values.is_null() {
             return Err(refused);
         }
-        // SAFETY: the allocation has the layout of this slice, zeros are valid values, and there is no other reference.
+        // SAFETY: the allocation has the layout of this slice, zeros are valid values, and
+        // there is no other reference.
         let values = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(values, len + spare)) };
         let start = values.as_ptr().align_offset(bytes).min(spare);
         Ok(Shared { values, start, len })

@@ -1,5 +1,5 @@
-//! The memory of a program's values, as floats and quantized. Programs whose values take the same sizes share it, because a
-//! backend runs one step at a time and copies its outputs.
+//! The memory of a program's values, as floats and quantized. Programs whose values take the same sizes share
+//! it, because a backend runs one step at a time and copies its outputs.
 
 use std::sync::Arc;
 

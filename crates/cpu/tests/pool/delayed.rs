@@ -1,4 +1,5 @@
-//! The pool with threads that are delayed after each release of a lock, so that what they have read is outdated.
+//! The pool with threads that are delayed after each release of a lock, so that what
+//! they have read is outdated.
 
 use std::sync::mpsc;
 use std::thread::sleep;
@@ -75,8 +76,8 @@ mod sync {
     }
 }
 
-/// A thread may be late for a job, but never enters the next one twice: its count of completed units would restart, and
-/// all threads would wait for units that are complete.
+/// A thread may be late for a job, but never enters the next one twice: its count of completed units would
+/// restart, and all threads would wait for units that are complete.
 #[test]
 fn a_thread_that_is_late_for_a_job_enters_the_next_one_once() {
     let (done, finished) = mpsc::channel();

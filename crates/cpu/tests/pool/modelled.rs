@@ -1,5 +1,5 @@
-//! The pool in all orders in which its threads may run, and with all values that memory orderings allow them to read:
-//! loom explores them one by one. A deadlock, a lost wake-up or a data race fails the test.
+//! The pool in all orders in which its threads may run, and with all values that memory orderings allow them
+//! to read: loom explores them one by one. A deadlock, a lost wake-up or a data race fails the test.
 
 use std::panic::resume_unwind;
 
@@ -21,7 +21,8 @@ mod sync {
     pub(crate) const SPINS: usize = 1;
 }
 
-/// Plain memory that the units of a phase write and the next phase reads: loom detects a missing barrier between them.
+/// Plain memory that the units of a phase write and the next phase reads: loom detects a
+/// missing barrier between them.
 struct Cells<const N: usize>([UnsafeCell<usize>; N]);
 
 // SAFETY: loom checks each access.

@@ -80,7 +80,8 @@ fn a_late_thread_does_not_block_the_others() {
         assert_eq!(in_time.into_inner(), 500);
     }
 }
-/// Runs `jobs` jobs of some phases with few items, most of them short and some long, on more threads than cores.
+/// Runs `jobs` jobs of some phases with few items, most of them short and some long, on
+/// more threads than cores.
 fn small_jobs(jobs: usize, most: Duration) {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let mut pool = Pool::new(4 * cores).expect("threads");

@@ -20,7 +20,7 @@ const BLOCKS_PER_PROCESSOR: usize = 4;
 /// Results of segments that are kept per processor, if they are reproducible: tiles that have more are not split.
 const SEGMENTS_PER_PROCESSOR: [usize; 2] = [64, 16];
 
-/// Tiles of the kernels for one shape of attention, and their shared memory; `kernels/paged_attention.cu` has them as
+/// Tiles of the kernels for one shape of attention, and their shared memory; `kernels/launches/paged_attention.cu` has them as
 /// definitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttentionTiles {
@@ -103,7 +103,7 @@ pub(super) fn value_parts(v_dim: usize) -> usize {
     v_dim.div_ceil(MOST_VALUE_COLS)
 }
 
-/// Bytes of a row in shared memory: `Rows::STRIDE` of `kernels/paged_attention.cuh`.
+/// Bytes of a row in shared memory: `Rows::STRIDE` of `kernels/attention/paged_attention.cuh`.
 fn row_bytes(bytes: usize) -> usize {
     let pieces = bytes / 16;
     if pieces.is_multiple_of(8) { bytes } else { (pieces | 1) * 16 }

@@ -1,4 +1,4 @@
-//! Mixtures of experts: how many rows and tiles they have, and the launches beside their products (`kernels/experts.cu`).
+//! Mixtures of experts: how many rows and tiles they have, and the launches beside their products (`kernels/launches/experts.cu`).
 
 use std::cell::Cell;
 use std::sync::Arc;

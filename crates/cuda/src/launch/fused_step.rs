@@ -17,7 +17,7 @@ use crate::shared::{
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// The most tokens of each fused step: one, and as many as leave four, two or one columns of the matrix unit per token
-/// (`kernels/placed_x.cuh`).
+/// (`kernels/x/placed_x.cuh`).
 pub(super) const STEP_TOKENS: [usize; 4] = [1, FRAGMENT_TOKENS / 4, FRAGMENT_TOKENS / 2, FRAGMENT_TOKENS];
 
 /// What a fused step is built from.

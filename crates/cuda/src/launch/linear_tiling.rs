@@ -1,4 +1,4 @@
-//! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/tiled_linear.cuh`).
+//! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/linear/tiled_linear.cuh`).
 
 use crate::driver::{Device, DeviceFacts};
 use crate::shared::{

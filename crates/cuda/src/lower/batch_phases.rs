@@ -1,4 +1,4 @@
-//! The phases of a fused step of several tokens: linears get x as halves (`kernels/x_fragments.cuh`), from the phase before
+//! The phases of a fused step of several tokens: linears get x as halves (`kernels/x/x_fragments.cuh`), from the phase before
 //! if it can pass them, or else from a phase of its own.
 
 use tern_graph::Graph;

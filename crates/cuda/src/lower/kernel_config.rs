@@ -31,7 +31,7 @@ impl KernelConfig {
         l.used_parts().iter().any(|p| self.formats[p.format as usize].is_halves())
     }
 
-    /// Whether a linear is of codes that few tokens are multiplied with in their places (`kernels/placed.cuh`).
+    /// Whether a linear is of codes that few tokens are multiplied with in their places (`kernels/weights/placed.cuh`).
     pub(crate) fn has_placed(&self, l: &LinearArgs) -> bool {
         l.used_parts().iter().all(|p| self.formats[p.format as usize].is_placed())
     }

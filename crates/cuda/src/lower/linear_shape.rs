@@ -1,4 +1,4 @@
-//! What a linear is compiled for in the fused step: everything but its addresses (`kernels/linear_shape.cuh`).
+//! What a linear is compiled for in the fused step: everything but its addresses (`kernels/linear/linear_shape.cuh`).
 
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, CONVOLVED, GATHERED, HALF_ROUNDS, LinearArgs, MIXED, MOST_PARTS, NORMED,

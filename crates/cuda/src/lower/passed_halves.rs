@@ -1,4 +1,4 @@
-//! Values that a phase writes as halves, in the order in which the next linear reads them (`kernels/half_x.cuh`).
+//! Values that a phase writes as halves, in the order in which the next linear reads them (`kernels/x/half_x.cuh`).
 
 use tern_graph::{Graph, NormKind, Work};
 

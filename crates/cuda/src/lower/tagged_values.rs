@@ -1,7 +1,7 @@
 //! Values passed between thread blocks of the fused step without a grid barrier, and the phases that need a barrier
 //! all the same.
 //!
-//! The lowest bit of each float of such a value is a tag of its step (`kernels/tagged.cuh`). Each value has its own memory,
+//! The lowest bit of each float of such a value is a tag of its step (`kernels/base/tagged.cuh`). Each value has its own memory,
 //! written once per step: no block can take a float of the step before for one of this step, nor overwrite a float that
 //! another block still reads.
 

@@ -8,7 +8,7 @@ use crate::shared::{CHUNK, NormArgs, TRANSFORM_SPAN, TransformArgs};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// Columns from which on kernels would divide them inexactly (`small_quotient` of `kernels/common.cuh`).
+/// Columns from which on kernels would divide them inexactly (`small_quotient` of `kernels/base/common.cuh`).
 const MOST_WIDTH: usize = 1 << 20;
 
 /// `rotation(act(gate) * norm(x))`; each of the three may be missing.

@@ -26,7 +26,7 @@ shared_structs! {
         pad: u32,
     }
 
-    /// x of a linear phase as halves (`kernels/half_x.cuh`).
+    /// x of a linear phase as halves (`kernels/x/half_x.cuh`).
     HalfX {
         at: *mut u16,
         /// Rows of a tile: as many as the largest step has tokens, in whole tiles.
@@ -66,14 +66,14 @@ shared_structs! {
         last_factors: *const f32,
         /// and then gets the factors on the sums of the linear.
         ratios: *mut f32,
-        /// Of experts: the sorted row of each pair of a token and an expert (`kernels/experts.cu`).
+        /// Of experts: the sorted row of each pair of a token and an expert (`kernels/launches/experts.cu`).
         rows: *const i32,
         /// On the values.
         factor: f32,
         pad: i32,
     }
 
-    /// Sorts the pairs of tokens and experts by expert (`kernels/experts.cu`).
+    /// Sorts the pairs of tokens and experts by expert (`kernels/launches/experts.cu`).
     SortArgs {
         route: *const f32,
         inputs: *const u32,

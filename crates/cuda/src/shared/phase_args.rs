@@ -47,7 +47,7 @@ shared_structs! {
         expert_tiles: i32,
     }
 
-    /// What a linear gets and passes as halves in a fused step of several tokens (`kernels/x_fragments.cuh`).
+    /// What a linear gets and passes as halves in a fused step of several tokens (`kernels/x/x_fragments.cuh`).
     PassedArgs {
         x: *const u16,
         /// Its value as x of the next linear, or nothing.
@@ -93,7 +93,7 @@ shared_structs! {
         mixed: i32,
     }
 
-    /// A convolution over the rows of each slice, whose last rows are state, or of whole texts (`kernels/convolve.cu`).
+    /// A convolution over the rows of each slice, whose last rows are state, or of whole texts (`kernels/launches/convolve.cu`).
     ConvArgs {
         x: View,
         y: View,
@@ -109,7 +109,7 @@ shared_structs! {
         pad: i32,
     }
 
-    /// Norm, gate and rotation of rows (`kernels/transform.cu`).
+    /// Norm, gate and rotation of rows (`kernels/launches/transform.cu`).
     TransformArgs {
         x: View,
         /// What the norm of x is gated with, or nothing.
@@ -319,7 +319,7 @@ shared_structs! {
         pad: i32,
     }
 
-    /// A delta rule or a scan: a matrix per head is state (`kernels/recurrent.cu`).
+    /// A delta rule or a scan: a matrix per head is state (`kernels/launches/recurrent.cu`).
     RecurrentArgs {
         /// Keys, queries and values of all heads.
         x: View,

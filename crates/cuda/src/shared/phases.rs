@@ -13,7 +13,7 @@ pub(super) fn c_text() -> String {
 
 /// The kinds of phases: `Variant(Args) as KIND, field`, the last two in C.
 ///
-/// A small phase is a function `run` of `kernels/small_phases.cuh`; without one the kernels do not compile. A large phase
+/// A small phase is a function `run` of `kernels/phases/small_phases.cuh`; without one the kernels do not compile. A large phase
 /// has its own code in the fused step and its own kernels.
 macro_rules! phases {
     (

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// `Wgmma<tokens>`: 64 rows of halves in registers times `tokens` columns in shared memory, for GPUs that have it.
+/// `Wgmma<tokens>`: 64 rows of halves in registers times `tokens` columns in shared memory, for GPUs that have it; kernels include it as
+/// `host/wgmma.cuh`.
 pub(crate) fn wgmma_text(tokens: usize) -> String {
     let sums = tokens / 2;
     let list = |item: &dyn Fn(usize) -> String, of: usize| (0..of).map(item).collect::<Vec<_>>().join(", ");
@@ -10,7 +11,7 @@ pub(crate) fn wgmma_text(tokens: usize) -> String {
     let rows = list(&|i| format!("%{}", sums + i), 4);
     let outputs = list(&|i| format!("\"+f\"(d[{i}])"), sums);
     let inputs = list(&|i| format!("\"r\"(a[{i}])"), 4);
-    let mut text = String::from("#if HAS_WGMMA\n");
+    let mut text = String::from("#include \"base/ptx.cuh\"\n#if HAS_WGMMA\n");
     let _ = writeln!(text, "template <> struct Wgmma<{tokens}> {{");
     let _ = writeln!(
         text,

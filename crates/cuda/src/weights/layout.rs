@@ -2,7 +2,7 @@
 //!
 //! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them all: records of
 //! 16 rows by 128 columns with codes in planes of 1, 2, 4 or 8 bits, in the order of the matrix unit's lanes
-//! (`kernels/record.cuh`), then scales and offsets as halves. Matrices of floats have records of halves.
+//! (`kernels/weights/record.cuh`), then scales and offsets as halves. Matrices of floats have records of halves.
 
 use tern_quant::{BF16, F16, Quant};
 
@@ -82,7 +82,7 @@ impl Layout {
         (self.bits, self.low) == (2, 0)
     }
 
-    /// Whether codes can be multiplied where they are in their bytes (`kernels/placed.cuh`).
+    /// Whether codes can be multiplied where they are in their bytes (`kernels/weights/placed.cuh`).
     pub(crate) fn is_placed(&self) -> bool {
         (self.is_signs() || self.is_raised()) && !self.offsets && self.groups() == 1
     }

@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Byte and shift of column `k`'s code in each plane, as in `kernels/record.cuh`.
+    /// Byte and shift of column `k`'s code in each plane, as in `kernels/weights/record.cuh`.
     fn places(l: &Layout, row: RecordRow, k: usize) -> [(usize, usize); 2] {
         let place = |bits: usize, plane: usize| {
             let (j, q, i, per) = (k / 16, k / 4 % 4, k % 4, 8 / bits);

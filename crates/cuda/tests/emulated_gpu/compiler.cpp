@@ -22,13 +22,13 @@ std::string read(const std::string& path) {
 
 // The kernels' text with the emulated GPU instead of PTX, and a function without parameters of its own for each kernel.
 std::string emulated(const std::string& source, const std::string& gpu) {
-    size_t begin = source.find("// The instructions of the GPU"), end = source.find("// What all kernels use");
-    if (begin == std::string::npos || end == std::string::npos) return "";
-    std::string text = source.substr(end);
+    size_t begin = source.find("#line 1 \"base/ptx.cuh\"\n"), end = source.find("\n#line ", begin);
+    if (begin == std::string::npos || end == std::string::npos) return "#error base/ptx.cuh is not included\n";
+    std::string text = source.substr(end + 1);
     text = std::regex_replace(text, std::regex("extern __shared__ __align__\\(\\d+\\) u8 (\\w+)\\[\\];"), "\n#define $1 emulated_shared_memory\n");
     text = std::regex_replace(text, std::regex("__INTADDR__\\(&\\(\\((\\w+)\\*\\)0\\)->(\\w+)\\)"), "__builtin_offsetof($1, $2)");
     std::string exports = "}\n";
-    std::regex kernel("__global__ void __launch_bounds__\\([^{]*?\\) (\\w+)\\(const (?:__grid_constant__ )?(\\w+) \\w+\\)");
+    std::regex kernel("__global__ void __launch_bounds__\\([^{]*?\\)\\s+(\\w+)\\(const (?:__grid_constant__ )?(\\w+) \\w+\\)");
     for (std::sregex_iterator it(text.begin(), text.end(), kernel), none; it != none; ++it)
         exports += "extern \"C\" __attribute__((visibility(\"default\"))) void emulated_" + (*it)[1].str() + "(const void* args) { " + (*it)[1].str() + "(*(const " + (*it)[2].str() + "*)args); }\n";
     return source.substr(0, begin) + "#include \"" + gpu + "\"\n" + text + exports;

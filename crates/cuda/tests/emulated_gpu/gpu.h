@@ -1,4 +1,4 @@
-// A GPU in C++: what kernels are compiled with instead of kernels/ptx.cuh. The threads of a block are fibers of one host thread, which
+// A GPU in C++: what kernels are compiled with instead of kernels/base/ptx.cuh. The threads of a block are fibers of one host thread, which
 // switch when they wait; blocks that wait for each other run in turns, others after each other. Copies of the copy engine arrive late, at
 // random times.
 //
@@ -319,7 +319,7 @@ template <class T> T __ldcg(const T* at) { return *at; }
 template <class T> T __ldg(const T* at) { return *at; }
 template <class T, class U> T atomicAdd(T* at, U by) { T old = *at; *at += (T)by; return old; }
 
-// The functions of kernels/ptx.cuh.
+// The functions of kernels/base/ptx.cuh.
 
 u16 rounded_half(float x) {
     u32 bits = to_bits(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;

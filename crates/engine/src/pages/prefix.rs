@@ -22,7 +22,8 @@ impl Prefix {
 }
 
 impl Pages {
-    /// The longest cached prefix, without the last token: the window before its end exists, and a snapshot there.
+    /// The longest cached prefix, without the last token: the window before its end
+    /// exists, and a snapshot there.
     pub(super) fn find<'a>(&self, text: impl Into<Text<'a>>) -> Prefix {
         let text = text.into();
         let before_last = text.part(0..text.len().saturating_sub(1));
@@ -45,7 +46,8 @@ impl Pages {
 
     /// How many of the pages with these contents are a prefix at whose end the window and a snapshot exist.
     fn longest(&self, contents: &[u64]) -> usize {
-        let (mut present, mut longest) = (0, 0); // window pages in a row up to here, and the longest prefix that has all
+        // window pages in a row up to here, and the longest prefix that has all
+        let (mut present, mut longest) = (0, 0);
         for (i, content) in contents.iter().enumerate() {
             let in_window = self.window.as_ref().is_none_or(|window| window.pool.find(*content).is_some());
             present = if in_window { present + 1 } else { 0 };

@@ -1,8 +1,9 @@
 //! The end of a text: the tokens after its last full page, and the state after them.
 //!
-//! With recurrent layers a conversation would otherwise continue at the last page border and compute up to a page again.
-//! Full pages are shared, a tail is not: the sequence that continues writes the rest of the page, so the tail leaves the cache
-//! with it. A prompt that goes on in another way finds the page borders before it.
+//! With recurrent layers a conversation would otherwise continue at the last page border and compute
+//! up to a page again. Full pages are shared, a tail is not: the sequence that continues writes the
+//! rest of the page, so the tail leaves the cache with it. A prompt that continues in another way
+//! finds the page borders before it.
 
 use super::{Content, PageList, Pages, Text, hash};
 use crate::slots::Snapshot;

@@ -166,7 +166,8 @@ fn a_prefix_whose_window_is_lost_is_found_as_far_as_one_is_there() {
     pages.remember(&mut a, &tokens[..6]); // pages 0 to 2 have a content
     pages.give_back(&mut a);
     let mut other = PageList::default();
-    assert!(pages.grow(&mut other, 6, 6)); // the two pages without a content, and the one that was released first
+    // the two pages without a content, and the one that was released first
+    assert!(pages.grow(&mut other, 6, 6));
     assert_eq!(pages.window_counts(), [2, 2, 5]);
     let b = pages.revive(&tokens[..5]);
     assert_eq!((b.pages.len(), b.released), (2, 1));

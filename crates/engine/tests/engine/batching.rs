@@ -65,7 +65,8 @@ fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capaci
     let slots = prop::option::of(2..24usize);
     (prop::collection::vec(scenario(), 1..10), sizes, window, slots).prop_map(
         |(scenarios, (max_seqs, chunk, page_len, spare), window, slots)| {
-            let fed = |g: &Scenario| g.request.prompt.len() + g.request.max_tokens - 1; // more than a vector needs
+            // more than a vector needs
+            let fed = |g: &Scenario| g.request.prompt.len() + g.request.max_tokens - 1;
             let largest = scenarios.iter().map(fed).max().unwrap_or(1);
             let limits =
                 Limits { max_seqs, max_context: largest + 1, max_waiting: scenarios.len(), step_millis: 0 };
@@ -83,7 +84,7 @@ fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capaci
     )
 }
 
-/// Pages for a window of so many tokens: as few as one sequence of up to `pages` pages needs, and some more.
+/// Pages for a window of `tokens` tokens: as few as one sequence of up to `pages` pages needs, and some more.
 fn window_pages(tokens: usize, page_len: usize, pages: usize, more: usize) -> WindowPages {
     WindowPages { tokens, pages: (WindowPages::in_turn(tokens, page_len, 1) + more).min(pages) }
 }

@@ -159,8 +159,8 @@ fn a_client_with_many_requests_is_not_starved_by_others() {
     for id in (0..10).chain(100..500) {
         driven.wait_for(id);
     }
-    // the first ran in steps 1 to 20, so the second is before all that came later, and the third before all that came after
-    // the second began
+    // the first ran in steps 1 to 20, so the second is before all that came later, and the third before all
+    // that came after the second began
     assert!(driven.ended[&1] < driven.ended[&150], "{:?}", driven.ended);
     assert!(driven.ended[&2] < driven.ended[&200], "{:?}", driven.ended);
 }

@@ -119,7 +119,7 @@ const CAPACITY: Capacity =
     Capacity { pages: 8, page_len: 4, max_tokens: 8, max_outputs: 8, window: None, state: None };
 
 fn config(capacity: Capacity) -> RunnerConfig {
-    RunnerConfig { capacity, kv_cells: KvCells::F16 }
+    RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 }
 }
 
 fn load(tensors: Vec<HostTensor>, capacity: Capacity) -> Result<GraphRunner, EngineError> {

@@ -115,7 +115,8 @@ impl Runner for Unlucky {
     }
 }
 
-/// A runner that records its calls, `s` for submit and `c` for collect, and refuses a batch whose first token is 13.
+/// A runner that records its calls, `s` for submit and `c` for collect, and refuses a batch
+/// whose first token is 13.
 struct Logged(ScriptedRunner, Arc<Mutex<String>>);
 
 impl Runner for Logged {

@@ -63,16 +63,16 @@ pub(crate) struct Outcome {
     started: bool,
 }
 
-/// Steps in which `scenarios` finish even if they run one after the other, with one token per step, and every other step
-/// only collects.
+/// Steps in which `scenarios` finish even if they run one after the other, with one token per step, and every
+/// other step only collects.
 fn most_steps(scenarios: &[Scenario]) -> usize {
     let tokens: usize = scenarios.iter().map(|g| g.request.prompt.len() + g.request.max_tokens).sum();
     2 * tokens + scenarios.iter().map(|g| g.arrives).max().unwrap_or(0)
 }
 
-/// Runs all scenarios to their end and checks after every step that no page is lost, no budget exceeded and no sequence
-/// left out.
-/// If the runner runs ahead, the next step is planned before the one before it is collected.
+/// Runs all scenarios to their end and checks after every step that no page is lost, no budget
+/// exceeded and no sequence left out. If the runner runs ahead, the next step is planned before the
+/// one before it is collected.
 pub(crate) fn run(
     (limits, capacity): (Limits, Capacity),
     runner: &mut dyn Runner,

@@ -74,7 +74,7 @@ fn model() -> &'static Hybrid {
 
 fn runner(capacity: Capacity) -> GraphRunner {
     let Hybrid { graph, tensors } = model();
-    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 };
     GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), config, |_| ()).unwrap()
 }
 
@@ -100,7 +100,8 @@ fn state_is_reserved_by_the_layers_of_the_graph() {
     let spec = sizes.state_spec(&model().graph).unwrap();
     assert_eq!((spec.layers.len(), spec.layers[1], spec.slots), (4, StateLayer { floats: 128 }, 6));
     let Hybrid { graph, tensors } = model();
-    let config = RunnerConfig { capacity: Capacity { state: None, ..sizes }, kv_cells: KvCells::F16 };
+    let config =
+        RunnerConfig { capacity: Capacity { state: None, ..sizes }, kv_cells: KvCells::F16, threads: 2 };
     let refused = GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), config, |_| ());
     let message = refused.err().map(|error| error.to_string());
     assert_eq!(message.as_deref(), Some("the graph has recurrent layers and needs state slots"));

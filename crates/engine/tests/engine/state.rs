@@ -1,4 +1,5 @@
-//! Recurrent layers: states are restored from snapshots, snapshots are where the next prompts need them, and no text changes.
+//! Recurrent layers: states are restored from snapshots, snapshots are where the next prompts need
+//! them, and no text changes.
 
 use proptest::prelude::*;
 use tern_engine::{
@@ -146,7 +147,8 @@ fn an_edited_last_message_continues_before_it() {
     let edited = [history.clone(), numbers(60, 3)].concat();
     let reply = served.answer(Request::new(edited.clone(), 20));
     assert!(computed(&edited, &reply) < 61 + PAGE, "{}", reply.cached);
-    // the whole conversation came from elsewhere: steps of prefill end before it, not much further than it is long
+    // the whole conversation came from elsewhere: steps of prefill end before it, not
+    // much further than it is long
     for len in [10, 50, 130, 200, 300] {
         let mut served = Served::new(capacity(24), true);
         let said = |last: usize| [numbers(500, 1), numbers(len, last)].concat();
@@ -232,7 +234,8 @@ fn a_cancelled_request_leaves_the_snapshots_of_what_is_known() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Conversations whose turns go on, are edited or lose their last answer, at the same time and with few slots.
+    /// Conversations whose turns continue, are edited or lose their last answer, at the same
+    /// time and with few slots.
     #[test]
     fn snapshots_never_change_a_text(
         turns in prop::collection::vec((0..3usize, 1..40usize, 0..30usize, 0..25usize, 0..12usize), 1..24),

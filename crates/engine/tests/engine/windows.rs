@@ -46,7 +46,7 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
 
 fn runner(capacity: Capacity) -> GraphRunner {
     let (graph, tensors) = model();
-    let config = RunnerConfig { capacity, kv_cells: KvCells::F16 };
+    let config = RunnerConfig { capacity, kv_cells: KvCells::F16, threads: 2 };
     GraphRunner::new(Box::new(Reference::new()), graph, tensors.clone(), config, |_| ()).unwrap()
 }
 

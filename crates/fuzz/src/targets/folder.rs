@@ -1,7 +1,8 @@
 //! Folders of safetensors: the files of an input, each after a line `=== NAME`.
 //!
-//! A section `tensors` has a line per tensor (`BF16 NAME 4 8`) and becomes a well-formed file of zeros, so that changes of names, types and
-//! shapes reach what reads them; a section `model.safetensors` is the file itself.
+//! A section `tensors` has a line per tensor (`BF16 NAME 4 8`) and becomes a well-formed file of
+//! zeros, so that changes of names, types and shapes reach what reads them; a section
+//! `model.safetensors` is the file itself.
 
 use std::path::{Path, PathBuf};
 

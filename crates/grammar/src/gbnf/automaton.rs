@@ -1,4 +1,5 @@
-//! The states of a grammar, found while a text is matched: each is a set of places in rules, with the rules to return to.
+//! The states of a grammar, found while a text is matched: each is a set of places in rules,
+//! with the rules to return to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -67,7 +68,7 @@ impl Automaton {
         automaton
     }
 
-    /// Begins a mask or a token, which has a limit of its own.
+    /// Begins a mask or a token, which has its own limit.
     pub(super) fn begin(&mut self) {
         self.work = limits::GBNF_WORK;
     }
@@ -106,7 +107,7 @@ impl Automaton {
         self.states[state as usize].places.is_empty()
     }
 
-    /// Whether so many states are known that they should be forgotten.
+    /// Whether the known states should be forgotten, since there are many.
     pub(super) fn is_large(&self) -> bool {
         self.states.len() > limits::GBNF_STATES / 4
     }

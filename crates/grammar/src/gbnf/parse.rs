@@ -21,7 +21,7 @@ pub(super) enum Expression {
     Rule(String),
     Sequence(Vec<Expression>),
     Choice(Vec<Expression>),
-    /// At least so many times, and at most.
+    /// Repeated at least, and at most, this number of times.
     Repeat(Box<Expression>, usize, Option<usize>),
 }
 

@@ -1,8 +1,8 @@
 //! Rules of bytes: what expressions are compiled to.
 //!
-//! A rule has alternatives, and an alternative is a run of items that ends with `End`. Groups, classes and repetitions become
-//! rules without a name. A repetition refers to itself at its end, where nothing remains to return to, so that its length
-//! needs no stack.
+//! A rule has alternatives, and an alternative is a run of items that ends with `End`. Groups, classes and
+//! repetitions become rules without a name. A repetition refers to itself at its end, where nothing remains
+//! to return to, so that its length needs no stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 

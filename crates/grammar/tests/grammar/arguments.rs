@@ -1,4 +1,5 @@
-//! Forced calls whose arguments are not JSON: random texts under the grammar are parsed back and follow the schema.
+//! Forced calls whose arguments are not JSON: random texts under the grammar are parsed
+//! back and follow the schema.
 
 use std::sync::Arc;
 

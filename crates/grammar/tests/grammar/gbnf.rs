@@ -34,7 +34,8 @@ fn the_masks_are_those_of_llama_cpp() {
     let tokenizer = &vocabulary.tokenizer;
     // recorded by scripts/oracle/llama/grammar_masks.py
     let recorded: Vec<Value> = serde_json::from_str(include_str!("gbnf/masks.json")).unwrap();
-    assert_eq!(recorded.len(), 6 * (GRAMMARS.len() - 1)); // without list.gbnf, in which llama.cpp excludes more
+    // without list.gbnf, in which llama.cpp excludes more
+    assert_eq!(recorded.len(), 6 * (GRAMMARS.len() - 1));
     for run in &recorded {
         let compiled = vocabulary.compiler.compile(&grammar(run["grammar"].as_str().unwrap())).unwrap();
         let mut constraint = compiled.constraint();

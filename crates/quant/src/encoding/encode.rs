@@ -31,8 +31,8 @@ pub enum EncodeError {
 }
 
 impl Quant {
-    /// Appends `weights`, encoded, to `out`: any whole number of blocks, so rows or a whole tensor. Formats with a tail need the whole
-    /// tensor, and the tail follows its blocks.
+    /// Appends `weights`, encoded, to `out`: any whole number of blocks, so rows or a whole tensor. Formats
+    /// with a tail need the whole tensor, and the tail follows its blocks.
     ///
     /// ```
     /// let mut blocks = Vec::new();
@@ -51,8 +51,8 @@ impl Quant {
         Ok(())
     }
 
-    /// Appends one row, encoded, whose columns matter as much as `importance` says: one value per column, of which
-    /// only the ratios matter. Formats without a search ignore it.
+    /// Appends one row, encoded, whose columns matter as much as `importance` says: one value per column, of
+    /// which only the ratios matter. Formats without a search ignore it.
     ///
     /// ```
     /// let mut blocks = Vec::new();
@@ -69,7 +69,7 @@ impl Quant {
         Ok(())
     }
 
-    /// Appends space for so many weights; returns where it begins.
+    /// Appends space for `weights` weights; returns its first byte.
     fn reserve(&self, weights: usize, out: &mut Vec<u8>) -> Result<usize, EncodeError> {
         if self.encode.is_none() {
             return Err(EncodeError::NoEncoder(self.name));

@@ -1,5 +1,6 @@
-//! Blocks of 256 weights with two levels of scales: scales of groups are searched for ([`search`](crate::encoding::search)), rounded under the scales
-//! of the block, and the codes are rounded again under what is left of them.
+//! Blocks of 256 weights with two levels of scales: scales of groups are searched for
+//! ([`search`](crate::encoding::search)), rounded under the scales of the block, and the codes are rounded
+//! again under what is left of them.
 
 use crate::MAX_BLOCK;
 use crate::bits::through_f16;
@@ -30,7 +31,8 @@ pub(crate) struct AffineRules {
     pub(crate) scale_most: f32,
     /// Scales that are tried if columns have no importance.
     pub(crate) steps: Steps,
-    /// Without an importance: whether the root mean square of the group is added to the magnitudes of its weights.
+    /// Without an importance: whether the root mean square of the group is added to the
+    /// magnitudes of its weights.
     pub(crate) with_mean: bool,
     /// With an importance: how often the mean square of the block is added to the squares of its weights.
     pub(crate) squares: f32,
@@ -100,7 +102,8 @@ fn unweighted<const N: usize, const G: usize>(weights: &[f32], rules: &AffineRul
     lanes(&by)
 }
 
-/// Rounds weights to codes under the scales of their groups, stored plus `limit`; groups of scale 0 keep their codes.
+/// Rounds weights to codes under the scales of their groups, stored plus `limit`; groups of
+/// scale 0 keep their codes.
 pub(crate) fn round_again<const N: usize>(
     weights: &[f32],
     scales: impl Iterator<Item = f32>,

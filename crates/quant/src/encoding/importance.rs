@@ -12,7 +12,8 @@ pub struct Importance<'a> {
 }
 
 impl Importance<'_> {
-    /// What the errors of the block's weights count: large weights count more, by `square`, the mean square around them.
+    /// What the errors of the block's weights count: large weights count more, by `square`, the
+    /// mean square around them.
     pub(crate) fn by(&self, weights: &[f32], square: f32) -> [f32; MAX_BLOCK] {
         let mut by = [0.0; MAX_BLOCK];
         for (by, (w, column)) in by.iter_mut().zip(weights.iter().zip(self.columns)) {

@@ -1,7 +1,7 @@
 //! Scales that keep the error of a block small: the searches of ggml, whose bytes the encoders write.
 //!
-//! All groups of a block are searched at once, one lane each, so that loops over groups become vector instructions. The sums
-//! of a group are added in ggml's order.
+//! All groups of a block are searched at once, one lane each, so that loops over groups become vector
+//! instructions. The sums of a group are added in ggml's order.
 
 /// One value per group.
 pub(crate) type Lanes<const G: usize> = [f32; G];
@@ -186,7 +186,8 @@ fn clear_zeros<const N: usize, const G: usize>(far: &Lanes<G>, fit: &mut Symmetr
     }
 }
 
-/// Fits codes from `-limit` to `limit - 1`, stored plus `limit`, to weights `x` whose square errors count `by` as much.
+/// Fits codes from `-limit` to `limit - 1`, stored plus `limit`, to weights `x` whose square
+/// errors count `by` as much.
 pub(crate) fn symmetric<const N: usize, const G: usize>(
     x: &Block<N, G>,
     by: &Block<N, G>,
@@ -220,8 +221,8 @@ pub(crate) fn symmetric<const N: usize, const G: usize>(
     fit
 }
 
-/// As [`symmetric`], with square errors that count as much as the squares of the weights, by another search: codes are changed one
-/// by one as long as that helps.
+/// As [`symmetric`], with square errors that count as much as the squares of the weights, by another search:
+/// codes are changed one by one as long as that helps.
 pub(crate) fn symmetric_by_steps<const N: usize, const G: usize>(
     x: &Block<N, G>,
     limit: f32,
@@ -265,7 +266,8 @@ pub(crate) fn symmetric_by_steps<const N: usize, const G: usize>(
     fit
 }
 
-/// Fits `values`, none negative, to codes up to `most`; square errors count `by` as much. Returns the value of code 1.
+/// Fits `values`, none negative, to codes up to `most`; square errors count `by` as much.
+/// Returns the value of code 1.
 pub(crate) fn unsigned<const G: usize>(values: &Lanes<G>, by: &Lanes<G>, most: f32) -> (f32, [u8; G]) {
     let top = values.iter().fold(0.0f32, |top, &x| if x > top { x } else { top });
     if top < ZERO {

@@ -1,7 +1,8 @@
 //! IQ1, IQ2 and IQ3: eight weights at a time are points of a grid, with signs and a scale.
 //!
-//! Such a format is a [`Codebook`]: codes are the signed coordinates of the points, and scales are odd numbers times the
-//! scale of the block. Kernels read blocks through the functions that [`Quant::decode`] uses.
+//! Such a format is a [`Codebook`]: codes are the signed coordinates of the points, and scales
+//! are odd numbers times the scale of the block. Kernels read blocks through the functions
+//! that [`Quant::decode`] uses.
 
 mod grids;
 
@@ -28,7 +29,8 @@ pub trait Codebook {
     fn multiple(block: &[u8], g: usize) -> u8;
 }
 
-/// Two bits per weight and scales of 32: four indices of a byte, four signs of seven bits and a scale in eight bytes.
+/// Two bits per weight and scales of 32: four indices of a byte, four signs of seven bits
+/// and a scale in eight bytes.
 pub static IQ2_XXS: Quant = quant::<Iq2Xxs>("IQ2_XXS", 16, &[field("d", F16, 1), field("qs", U16, 32)]);
 
 /// Two bits per weight and scales of 16: an index of nine bits and signs of seven in each word.
@@ -42,7 +44,7 @@ pub static IQ3_XXS: Quant = quant::<Iq3Xxs>("IQ3_XXS", 18, &[field("d", F16, 1),
 pub static IQ1_S: Quant =
     quant::<Iq1S>("IQ1_S", 19, &[field("d", F16, 1), field("qs", U8, 32), field("qh", U16, 8)]);
 
-/// Three bits per weight, scales of 32, and a sign of its own for each weight.
+/// Three bits per weight, scales of 32, and one sign per weight.
 pub static IQ3_S: Quant = quant::<Iq3S>(
     "IQ3_S",
     21,
@@ -55,7 +57,7 @@ pub static IQ3_S: Quant = quant::<Iq3S>(
     ],
 );
 
-/// Two bits per weight, scales of 16, and a sign of its own for each weight.
+/// Two bits per weight, scales of 16, and one sign per weight.
 pub static IQ2_S: Quant = quant::<Iq2S>(
     "IQ2_S",
     22,

@@ -4,8 +4,8 @@ use crate::bits::{bytes, sized};
 use crate::encoding::rounding::farthest;
 use crate::{Codec, Codes, Dialect, Encode, Field, FieldType, NO_OFFSET, Quant, Unpacked};
 
-/// `w = 2^(e - 128) * code`; byte `j` holds weights `j` (low nibble) and `j + 16` (high nibble).
-/// Encodes as ggml does, except for magnitudes below 2^-125 or infinite, for which ggml's exponent wraps around.
+/// `w = 2^(e - 128) * code`; byte `j` holds weights `j` (low nibble) and `j + 16` (high nibble). Encodes as
+/// ggml does, except for magnitudes below 2^-125 or infinite, for which ggml's exponent wraps around.
 pub static MXFP4: Quant = Quant {
     name: "MXFP4",
     gguf_id: Some(39),

@@ -1,4 +1,5 @@
-//! INT4_32 and INT4_128: four-bit codes with a scale and an integer zero point, as GPTQ, AWQ and compressed-tensors have them.
+//! INT4_32 and INT4_128: four-bit codes with a scale and an integer zero point, as GPTQ, AWQ and
+//! compressed-tensors have them.
 //!
 //! No GGUF file stores them: they hold the weights of folders without loss.
 

@@ -51,8 +51,8 @@ fn unpack_q5_1(block: &[u8], _tail: &[u8], out: Unpacked<'_>) {
     out.offsets[0] = f16_at(block, 2);
 }
 
-/// Four codes at a time, one per byte of a word: whole words are stored and loaded, since a wider load would wait for
-/// narrower stores.
+/// Four codes at a time, one per byte of a word: whole words are stored and loaded, since a wider load would
+/// wait for narrower stores.
 #[inline(always)]
 fn unpack_codes(qh: &[u8; 4], qs: &[u8; 16], codes: &mut [i8; 32], bias: u8) {
     let fifth = u32::from_le_bytes(*qh);

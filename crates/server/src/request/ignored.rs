@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_every_field() {
-        let docs = include_str!("../../../../docs/serving.md");
+        let docs = include_str!("../../../../docs/api.md");
         for (object, names) in IGNORED {
             assert!(names.is_sorted(), "{object:?}");
             for name in *names {
-                assert!(docs.contains(&format!("`{name}`")), "docs/serving.md does not mention {name}");
+                assert!(docs.contains(&format!("`{name}`")), "docs/api.md does not mention {name}");
             }
         }
     }

@@ -81,7 +81,8 @@ impl Literals {
         Literals { style, stack: vec![Frame::Arguments], expect, word: String::new() }
     }
 
-    /// Whether a text can be the start of arguments, after the bracket that opens them; none if more text is needed.
+    /// Whether a text can be the start of arguments, after the bracket that opens them;
+    /// none if more text is needed.
     pub(super) fn begins(style: LiteralStyle, text: &str) -> Option<bool> {
         let body = text.trim_ascii_start();
         if body.starts_with(style.close) {

@@ -13,8 +13,8 @@ pub(super) enum Found {
     Length(usize),
 }
 
-/// Compares the start of a text with a marker. Whitespace may differ where the marker has some and before each `<`; a
-/// digit of the marker stands for any number.
+/// Compares the start of a text with a marker. Whitespace may differ where the marker has some and before
+/// each `<`; a digit of the marker stands for any number.
 pub(super) fn loosely(text: &str, marker: &str) -> Found {
     let mut at = 0;
     for want in marker.chars() {

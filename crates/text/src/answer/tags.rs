@@ -109,7 +109,8 @@ impl Tags {
         }
     }
 
-    /// The length of a value; or the bytes of it that cannot be part of its end, and the elements that are open in them.
+    /// The length of a value; or the bytes of it that cannot be part of its end, and the
+    /// elements that are open in them.
     fn find_end(
         &self,
         value: &str,
@@ -233,7 +234,8 @@ impl Tags {
         text.len()
     }
 
-    /// Writes what is known of a string of which `clear` bytes have arrived; returns how much of it is written.
+    /// Writes what is known of a string of which `clear` bytes have arrived; returns
+    /// how much of it is written.
     fn part_of_string(&mut self, text: &str, clear: usize, first: bool, out: &mut String) -> usize {
         // a line feed before the end is not part of the value
         let known = match text[..clear].strip_suffix('\n') {
@@ -248,7 +250,7 @@ impl Tags {
         known
     }
 
-    /// Whether values are on lines of their own.
+    /// Whether values are on separate lines.
     fn has_lines(&self) -> bool {
         self.style.after_key.iter().any(|(text, _)| text.ends_with('\n'))
     }

@@ -1,5 +1,5 @@
-//! Calls without markup: an answer that is nothing but objects `{"name": ..., "arguments": {...}}`, as many models write
-//! them whatever their template says. A code fence around them is no part of the answer.
+//! Calls without markup: an answer that is nothing but objects `{"name": ..., "arguments": {...}}`, as many
+//! models write them whatever their template says. A code fence around them is no part of the answer.
 
 use serde_json::Value;
 

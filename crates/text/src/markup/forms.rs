@@ -27,8 +27,8 @@ pub enum CallForm {
 
 /// Arguments as elements: `before_key` KEY `after_key` VALUE `after_value` ..
 ///
-/// Whitespace in these texts is what models usually write; parsing also accepts other whitespace between elements. If
-/// `after_key` ends with a line feed, one line feed on either side of a value is not part of it.
+/// Whitespace in these texts is what models usually write; parsing also accepts other whitespace between
+/// elements. If `after_key` ends with a line feed, one line feed on either side of a value is not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TagStyle {
     /// Between the function's name and the first argument.
@@ -76,8 +76,8 @@ pub enum ValueKind {
     String,
     /// It is JSON.
     Json,
-    /// It is a text or elements of the same form, those of an array named [`ITEM`]; the schema of the tool decides.
-    /// What ends it has its key: `after_value` KEY `after_key`.
+    /// It is a text or elements of the same form, those of an array named [`ITEM`]; the schema of the tool
+    /// decides. What ends it has its key: `after_value` KEY `after_key`.
     Elements,
 }
 
@@ -97,8 +97,8 @@ pub struct LiteralStyle {
     pub quote: &'static str,
 }
 
-/// The fixed texts of calls: `open` (`before_name` NAME `before_arguments` ARGUMENTS `after_arguments`) .. `close`,
-/// with `separator` between calls. Sufficient to write calls or a grammar for them.
+/// The fixed texts of calls: `open` (`before_name` NAME `before_arguments` ARGUMENTS `after_arguments`) ..
+/// `close`, with `separator` between calls. Sufficient to write calls or a grammar for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTexts {
     /// Before the first call.

@@ -38,7 +38,7 @@ const fn tagged(begin: &'static str, form: CallForm, end: &'static str) -> CallS
     CallStyle { begin, form, end, separator: "\n", ..OBJECTS }
 }
 
-/// Qwen3-Coder: every value on lines of its own.
+/// Qwen3-Coder: every value on separate lines.
 const FUNCTION_LINES: CallForm =
     tags([">\n", "<parameter=", "\n</parameter>\n"], &[(">\n", ValueKind::Schema)]);
 /// Seed-OSS: the same elements, with the value inside the line.
@@ -78,7 +78,8 @@ const XTML_TAGS: CallForm = tags(
     ],
 );
 
-/// MiniMax M3: an element per argument, and elements inside it for the members of objects and the items of arrays.
+/// MiniMax M3: an element per argument, and elements inside it for the members of objects
+/// and the items of arrays.
 const NESTED_TAGS: CallForm =
     tags(["\">", "]<]minimax[>[<", "]<]minimax[>[</"], &[(">", ValueKind::Elements)]);
 

@@ -38,8 +38,8 @@ pub(super) enum Stop {
     Cancelled,
 }
 
-/// Counts the bytes that a rendering reads and creates, and the values it visits. The engine's fuel only counts steps,
-/// but one step can double a string or compare two long lists.
+/// Counts the bytes that a rendering reads and creates, and the values it visits. The engine's fuel only
+/// counts steps, but one step can double a string or compare two long lists.
 #[derive(Debug)]
 pub(super) struct Meter {
     left: AtomicU64,
@@ -95,7 +95,8 @@ impl Meter {
         self.stop.lock().ok().and_then(|slot| slot.clone())
     }
 
-    /// Charges for visiting one value that is about to be written or compared, and fails if it is nested too deeply.
+    /// Charges for visiting one value that is about to be written or compared, and fails if
+    /// it is nested too deeply.
     pub(super) fn visit(&self, value: &Value, level: usize) -> Result<(), Error> {
         if level > DEEPEST {
             return Err(self.stop(Stop::Depth, "value nests too deeply"));

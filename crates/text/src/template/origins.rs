@@ -1,8 +1,9 @@
 //! Origins of text: which bytes of each string come from the user's request.
 //!
-//! Strings keep their exact contents, so templates behave as usual. Strings with a user's text are shared strings that
-//! are registered here by address, which their clones share; all others are the template's own. Operators, filters and
-//! methods track the origins of their results; results without tracking count as the user's.
+//! Strings keep their exact contents, so templates behave as usual. Strings with a user's text are
+//! shared strings that are registered here by address, which their clones share; all others are the
+//! template's own. Operators, filters and methods track the origins of their results; results without
+//! tracking count as the user's.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -216,7 +217,8 @@ impl Origins {
         self.table().outputs.pop().unwrap_or_default()
     }
 
-    /// Records what is written to the latest output. Returns the length of the whole text if that is the output.
+    /// Records what is written to the latest output. Returns the length of the whole
+    /// text if that is the output.
     pub(super) fn wrote(&self, piece: &Piece<'_>) -> Option<usize> {
         let mut table = self.table();
         let outermost = table.outputs.len() == 1;

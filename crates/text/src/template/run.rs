@@ -76,7 +76,8 @@ impl Run {
         }
     }
 
-    /// A result whose text may come from any of `sources`: if they contain a user's text, all of it counts as the user's.
+    /// A result whose text may come from any of `sources`: if they contain a user's text, all of
+    /// it counts as the user's.
     pub(super) fn inherit(&self, result: Value, sources: &[Value]) -> Result<Value, Error> {
         if !self.holds_text(&result, false)? {
             return Ok(result);

@@ -1,6 +1,7 @@
 //! SentencePiece's normaliser: the longest prefix of the text that has a replacement is replaced.
 //!
-//! The prefixes are in a double array of 32-bit words, whose leaves are offsets of replacements that end with a zero.
+//! The prefixes are in a double array of 32-bit words, whose leaves are offsets of
+//! replacements that end with a zero.
 
 use tern_formats::Metadata;
 

@@ -1,4 +1,4 @@
-//! How many bytes a token can cover, which gives a lower bound on the number of tokens of a text.
+//! The number of bytes that a token can cover, which gives a lower bound on the number of tokens of a text.
 
 use std::sync::OnceLock;
 

@@ -88,7 +88,8 @@ impl Tokenizer {
             Model::Spm(spm) => spm.covers_all().then(Vec::new),
             // spaces are merged, and unknown characters of any number are one token
             Model::Unigram(_) => None,
-            Model::WordPiece(_) => None, // spaces are dropped, and a word of any length may be one unknown token
+            // spaces are dropped, and a word of any length may be one unknown token
+            Model::WordPiece(_) => None,
         };
         // characters whose bytes have no tokens are dropped
         let left_out = left_out.filter(|bytes| spelling == Spelling::ByteLevel || bytes.is_empty());

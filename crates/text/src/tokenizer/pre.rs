@@ -1,4 +1,5 @@
-//! The pre-tokenizers by name (`tokenizer.ggml.pre`): how text is split before BPE, and other properties of the name.
+//! The pre-tokenizers by name (`tokenizer.ggml.pre`): how text is split before BPE, and
+//! other properties of the name.
 //!
 //! Patterns are those of the models' own `tokenizer.json`, with `(?i:...)` expanded.
 

@@ -195,7 +195,8 @@ impl Markers {
             if touched.is_none() || self.is_user_defined(id) {
                 return Some((found, id));
             }
-            // a control token that includes a user's bytes is not recognised, but a shorter or a user-defined one may be
+            // a control token that includes a user's bytes is not recognised, but a shorter or
+            // a user-defined one may be
             let start = found.start();
             let own = touched.map_or(start, |range| range.start.max(start));
             let shorter = self.on_request.find(text, start..own, Anchored::Yes);

@@ -1,7 +1,8 @@
 //! Splits text into the words that BPE merges, by the steps of a pre-tokenizer.
 //!
-//! All published patterns are regular except for one lookahead, `\s+(?!\S)`: spaces up to the last one before a
-//! word. It is always last, so it is removed, matched as `\s+` and shortened here; the rest runs in linear time.
+//! All published patterns are regular except for one lookahead, `\s+(?!\S)`: spaces up to the last
+//! one before a word. It is always last, so it is removed, matched as `\s+` and shortened here; the
+//! rest runs in linear time.
 
 use regex_automata::Input;
 use regex_automata::meta::Regex;

@@ -1,4 +1,5 @@
-//! SentencePiece BPE: the pair whose token has the highest score is merged first; unknown characters become bytes.
+//! SentencePiece BPE: the pair whose token has the highest score is merged first; unknown
+//! characters become bytes.
 
 use tern_formats::Metadata;
 

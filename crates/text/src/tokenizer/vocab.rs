@@ -163,8 +163,8 @@ impl Vocab {
         ids.filter(|(_, kind)| kinds.contains(kind)).map(|(id, _)| id as u32)
     }
 
-    /// Splits text before space marks that no token spans: merging short words gives the same tokens as merging the whole
-    /// text, and is faster.
+    /// Splits text before space marks that no token spans: merging short words gives the same tokens as
+    /// merging the whole text, and is faster.
     pub(super) fn words<'t>(&self, text: &'t str) -> impl Iterator<Item = &'t str> {
         let mut rest = text;
         std::iter::from_fn(move || {
@@ -180,7 +180,8 @@ impl Vocab {
         })
     }
 
-    /// The bytes of text that each token covers. A space mark may also occur in the text itself, so it has its own length.
+    /// The bytes of text that each token covers. A space mark may also occur in the text itself,
+    /// so it has its own length.
     pub(super) fn covered(&self, spelling: Spelling) -> impl Iterator<Item = &[u8]> {
         let blob = if spelling == Spelling::ByteLevel { &self.bytes } else { &self.texts };
         (0..self.len()).map(|id| blob.get(id as u32))

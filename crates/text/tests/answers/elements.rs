@@ -1,4 +1,5 @@
-//! Calls whose arguments are elements or literals: their values become JSON of the type that the schema gives them.
+//! Calls whose arguments are elements or literals: their values become JSON of the type
+//! that the schema gives them.
 
 use tern_text::{AnswerParser, Markup, Part};
 

@@ -4,8 +4,8 @@
 //! equals the format's `unpack` in `quant`.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment names: one block
-//! for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
+//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment
+//! names: one block for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
 
 use std::arch::aarch64::*;
 

@@ -1,8 +1,8 @@
 //! How the codes and scales of one-bit and ternary formats are loaded into NEON registers.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment names: one block
-//! for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
+//! Every `unsafe` function of this module requires pointers that are valid for the bytes that its comment
+//! names: one block for codes, `groups` groups of 32 columns for scales. Every aarch64 has NEON.
 
 use std::arch::aarch64::*;
 

@@ -1,11 +1,13 @@
 //! Integer products on ARM in NEON, which every aarch64 has: a few rows of weights times a few tokens.
 //!
-//! A format has a [`Layout`]: how its codes are loaded into registers, and the scales of 256 weights. The loop goes
-//! through chunks of 256 columns: scales of weights and activations are multiplied once per chunk, offsets are
-//! added once per chunk, and each 32 (or 16) products are multiplied by one factor. Equals `scalar::dot_codes` to rounding.
+//! A format has a [`Layout`]: how its codes are loaded into registers, and the scales of 256 weights. The
+//! loop goes through chunks of 256 columns: scales of weights and activations are multiplied once per chunk,
+//! offsets are added once per chunk, and each 32 (or 16) products are multiplied by one factor. Equals
+//! `scalar::dot_codes` to rounding.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires as many rows, tokens and groups as it is given. Every aarch64 has NEON.
+//! Every `unsafe` function of this module requires as many rows, tokens and groups as it is
+//! given. Every aarch64 has NEON.
 
 mod codebook;
 pub(crate) mod floats;

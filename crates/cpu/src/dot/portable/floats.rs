@@ -1,11 +1,14 @@
-//! Products of float weights with f32 activations, in vectors of any instruction set: four rows by some tokens at a time.
+//! Products of float weights with f32 activations, in vectors of any instruction set: four rows
+//! by some tokens at a time.
 //!
-//! The lanes of a vector hold columns of a row. Each result has one vector of sums, which accumulates the products of a
-//! row's columns in order and is reduced at the end: the same bits in a tile of any size. Equals `scalar::float_rows` to rounding.
+//! The lanes of a vector hold columns of a row. Each result has one vector of sums, which accumulates the
+//! products of a row's columns in order and is reduced at the end: the same bits in a tile of any size.
+//! Equals `scalar::float_rows` to rounding.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires that the processor has the instruction set of its vector, that
-//! pointers are valid for the given number of values, and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires that the processor has the instruction set of
+//! its vector, that pointers are valid for the given number of values, and that no other thread
+//! accesses the rows of `to`.
 
 use half::{bf16, f16};
 

@@ -1,7 +1,8 @@
 //! Packed weights, in the order in which a kernel reads them: panels of 16 rows, one per lane of a vector.
 //!
-//! A panel holds scales and codes, group after group of 32 columns. The four bytes of a row's lane hold the codes of four
-//! neighbouring columns, so that one broadcast of four activations is multiplied with 16 rows at once.
+//! A panel holds scales and codes, group after group of 32 columns. The four bytes of a row's lane
+//! hold the codes of four neighbouring columns, so that one broadcast of four activations is
+//! multiplied with 16 rows at once.
 
 use std::ops::Range;
 
@@ -57,7 +58,8 @@ pub(crate) struct PackedWorkspace {
     /// Sums of all tokens with a panel, and intermediate products.
     pub(crate) sums: Vec<Line>,
     pub(crate) products: Vec<Line>,
-    /// Lookup tables of one-bit codes: sums of a token's columns, and whether they are those of the current value.
+    /// Lookup tables of one-bit codes: sums of a token's columns, and whether they are
+    /// those of the current value.
     pub(crate) tables: Vec<Line>,
     pub(crate) has_tables: bool,
     /// Activations in the order of the matrix unit, and whether they are those of the current value.

@@ -1,7 +1,8 @@
 //! Vectors of floats on x86, in AVX2 and in AVX-512, and halves to floats and back.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2, FMA and F16C, those on `__m512` also AVX-512 F and DQ.
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C, those on
+//! `__m512` also AVX-512 F and DQ.
 
 use std::arch::x86_64::*;
 

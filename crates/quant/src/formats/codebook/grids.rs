@@ -1,7 +1,8 @@
 //! The grids of codebook formats: which points of a lattice each of them has.
 //!
-//! A grid is an ascending list of points whose coordinates have few values, so it is stored as a set: bit `n` is the
-//! point whose coordinates are the digits of `n`, lowest first. The sets are ggml's, which chose them by the weights of models.
+//! A grid is an ascending list of points whose coordinates have few values, so it is stored as a set: bit `n`
+//! is the point whose coordinates are the digits of `n`, lowest first. The sets are ggml's, which chose them
+//! by the weights of models.
 
 /// The magnitudes of all two-bit formats.
 const THREE: [u8; 3] = [8, 25, 43];

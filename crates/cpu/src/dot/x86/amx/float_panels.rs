@@ -1,12 +1,13 @@
 //! Float weights in panels of 16 rows for the matrix unit, which multiplies bf16.
 //!
-//! A line of a panel holds two neighbouring columns of its 16 rows, 16 lines hold 32 columns. BF16 is stored unchanged. An
-//! f32 is the sum of two bf16, which keep 17 of its bits, and has 16 lines of the high parts followed by those of the
-//! low parts. F16 is stored unchanged and becomes two bf16 when it is used: their sum is exact.
+//! A line of a panel holds two neighbouring columns of its 16 rows, 16 lines hold 32 columns. BF16 is
+//! stored unchanged. An f32 is the sum of two bf16, which keep 17 of its bits, and has 16 lines of the
+//! high parts followed by those of the low parts. F16 is stored unchanged and becomes two bf16 when it is
+//! used: their sum is exact.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F and BW and F16C, and pointers that are valid for what they
-//! name.
+//! Every `unsafe` function of this module requires AVX-512 F and BW and F16C, and pointers that are
+//! valid for what they name.
 
 use std::arch::x86_64::*;
 

@@ -1,12 +1,14 @@
 //! Products of float weights with AMX: 32 tokens by 32 rows at a time.
 //!
-//! An activation is the sum of two bf16, which keep 17 of its bits, and so is a weight ([`super::float_panels`]). The
-//! products of the high parts and those of a high and a low part are added to the same f32 sum, 32 columns at a time:
-//! the same bits for any number of rows and tokens. Equals `scalar::float_rows` to rounding.
+//! An activation is the sum of two bf16, which keep 17 of its bits, and so is a weight
+//! ([`super::float_panels`]). The products of the high parts and those of a high and a low part are added to
+//! the same f32 sum, 32 columns at a time: the same bits for any number of rows and tokens. Equals
+//! `scalar::float_rows` to rounding.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL and DQ, F16C and a working matrix unit with bf16
-//! ([`super::probe`]), pointers that are valid for what they name, and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL and DQ, F16C and a working matrix unit
+//! with bf16 ([`super::probe`]), pointers that are valid for what they name, and that no other thread
+//! accesses the rows of `to`.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -109,15 +111,16 @@ pub(crate) unsafe fn dot<F: FloatPanels>(
 struct Part {
     weights: [*const Line; 2],
     x: [*const Line; 2],
-    /// Sums of the first tile and panel; those of the next panel follow, those of the next tile are `next` lines later.
+    /// Sums of the first tile and panel; those of the next panel follow, those of the next
+    /// tile are `next` lines later.
     sums: *mut Line,
     next: usize,
     blocks: Range<usize>,
 }
 
 impl Part {
-    /// Adds the products to the sums: tiles 0 to 3 hold those of a tile of tokens with each panel, 4 and 5 tokens, 6 and 7
-    /// weights.
+    /// Adds the products to the sums: tiles 0 to 3 hold those of a tile of tokens with each panel, 4 and 5
+    /// tokens, 6 and 7 weights.
     #[inline(always)]
     unsafe fn add<F: FloatPanels, const T: usize, const P: usize>(&self) {
         let line = size_of::<Line>();
@@ -206,8 +209,9 @@ unsafe fn products<const T: usize, const P: usize>() {
     }
 }
 
-/// Up to 16 tokens as parts, block by block: a line per token with its high parts, then a line per token with its low
-/// parts. Columns past the end are zeros; lines of absent tokens are not written, and nothing depends on them.
+/// Up to 16 tokens as parts, block by block: a line per token with its high parts, then a line per token
+/// with its low parts. Columns past the end are zeros; lines of absent tokens are not written, and
+/// nothing depends on them.
 #[inline(always)]
 unsafe fn split(x: &[f32], cols: usize, out: &mut [Line]) {
     for (token, x) in x.chunks_exact(cols).enumerate() {

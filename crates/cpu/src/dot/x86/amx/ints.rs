@@ -1,11 +1,12 @@
 //! Products of packed panels with AMX: 16 tokens by 16 rows at a time.
 //!
-//! The matrix unit computes the integers of [`crate::dot::x86::avx512::packed`], and the same steps follow in the same
-//! order: the same bits.
+//! The matrix unit computes the integers of [`crate::dot::x86::avx512::packed`], and the same steps follow in
+//! the same order: the same bits.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI and a working matrix unit
-//! ([`super::probe`]), pointers that are valid for what they name, and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI and a working matrix
+//! unit ([`super::probe`]), pointers that are valid for what they name, and that no other thread
+//! accesses the rows of `to`.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -52,7 +53,8 @@ macro_rules! product {
 trait Planes {
     /// Bits of the low plane.
     const LOW: u32;
-    /// In one product: the codes for the high plane precede the same codes for the low plane, scaled up accordingly.
+    /// In one product: the codes for the high plane precede the same codes for the low
+    /// plane, scaled up accordingly.
     const ONE: bool;
     /// Codes have two digits, the upper one before the lower one of each step.
     const TWO_DIGITS: bool = false;

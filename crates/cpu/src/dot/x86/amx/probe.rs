@@ -1,4 +1,5 @@
-//! Whether the matrix unit works: some virtual machines report it and kill the process at its first instruction.
+//! Whether the matrix unit works: some virtual machines report it and kill the process
+//! at its first instruction.
 
 use std::arch::asm;
 use std::sync::OnceLock;
@@ -63,7 +64,8 @@ pub(crate) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
 }
 
-/// Whether the matrix unit multiplies integers here, and this process may use it. Tested once, in a child process.
+/// Whether the matrix unit multiplies integers here, and this process may use it. Tested
+/// once, in a child process.
 pub(crate) fn works() -> bool {
     static WORKS: OnceLock<bool> = OnceLock::new();
     *WORKS.get_or_init(|| is_named() && system::is_allowed() && system::child_can(multiplies))

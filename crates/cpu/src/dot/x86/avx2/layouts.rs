@@ -4,8 +4,9 @@
 //! equals the format's `unpack` in `quant`.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2 and F16C (and the instruction set of `S`), and pointers that are
-//! valid for the bytes that its comment names: one block for codes, `groups` groups of 32 columns for scales.
+//! Every `unsafe` function of this module requires AVX2 and F16C (and the instruction set of `S`), and
+//! pointers that are valid for the bytes that its comment names: one block for codes, `groups` groups of 32
+//! columns for scales.
 
 use std::arch::x86_64::*;
 

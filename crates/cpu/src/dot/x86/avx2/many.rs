@@ -1,12 +1,12 @@
 //! Integer products on x86 with many tokens: rows unpacked once to 16 bits, tokens in the lanes of a vector.
 //!
-//! Each product of 16 or 32 columns is one exact integer per token; it is multiplied by its scale and added to the
-//! sum of its place in the chunk of 256 columns. [`super::tiles`] sums in the same order, so that a token's result is
-//! the same bits in both.
+//! Each product of 16 or 32 columns is one exact integer per token; it is multiplied by its scale and added
+//! to the sum of its place in the chunk of 256 columns. [`super::tiles`] sums in the same order, so that a
+//! token's result is the same bits in both.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or `W`), pointers
-//! that are valid for a whole vector, and as many rows, tokens and groups as it is given.
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or
+//! `W`), pointers that are valid for a whole vector, and as many rows, tokens and groups as it is given.
 
 use std::arch::x86_64::*;
 

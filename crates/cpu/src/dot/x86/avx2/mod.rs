@@ -1,8 +1,8 @@
 //! Integer products in AVX2: one loop for few tokens, one for many, and a [`Layout`] per format.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2, FMA and F16C. `instruction_sets` lists these kernels only if the
-//! processor has them.
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C. `instruction_sets` lists these kernels
+//! only if the processor has them.
 
 mod codebook;
 mod general;

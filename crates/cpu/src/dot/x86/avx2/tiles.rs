@@ -1,13 +1,13 @@
 //! The loops of the integer products on x86: a few rows of weights times a few tokens.
 //!
-//! A format has a [`Layout`]: how its codes are loaded into registers, and the scales of 256 weights. The loop goes
-//! through chunks of 256 columns: the products of each group of 32 (or 16) columns are summed to one exact integer, and
-//! the eight (or 16) groups of a chunk occupy the lanes of one vector, where scales and offsets are applied. Lanes are
-//! summed at the end. Equals `scalar::dot_codes` to rounding.
+//! A format has a [`Layout`]: how its codes are loaded into registers, and the scales of 256 weights. The
+//! loop goes through chunks of 256 columns: the products of each group of 32 (or 16) columns are summed to
+//! one exact integer, and the eight (or 16) groups of a chunk occupy the lanes of one vector, where scales
+//! and offsets are applied. Lanes are summed at the end. Equals `scalar::dot_codes` to rounding.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or `W`), pointers
-//! that are valid for a whole vector, and as many rows, tokens and groups as it is given.
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or
+//! `W`), pointers that are valid for a whole vector, and as many rows, tokens and groups as it is given.
 
 use std::arch::x86_64::*;
 
@@ -91,7 +91,8 @@ pub(crate) trait Layout {
     const OFFSETS: bool = !Self::SIGNED;
     /// Codes `32 * i ..` of a block.
     unsafe fn codes<S: Simd>(block: *const u8, i: usize) -> __m256i;
-    /// Scales of a chunk, of which `groups` groups of 32 exist, and of the tensor's tail. The rest must be zero.
+    /// Scales of a chunk, of which `groups` groups of 32 exist, and of the tensor's
+    /// tail. The rest must be zero.
     unsafe fn scales(chunk: *const u8, groups: usize, tail: &[u8]) -> Scales;
 }
 
@@ -177,8 +178,9 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Sums all chunks of a tile. Whole chunks have a constant number of groups, so that their loops unroll and
-/// their scales stay in registers. (A macro: a closure this large is not inlined, and loses the vector features.)
+/// Sums all chunks of a tile. Whole chunks have a constant number of groups, so that their loops
+/// unroll and their scales stay in registers. (A macro: a closure this large is not inlined, and
+/// loses the vector features.)
 macro_rules! add_chunks {
     ($chunk:ident, $rows:ident, $x:ident, $sums:ident) => {
         let all_groups = $x.cols / INT_BLOCK;

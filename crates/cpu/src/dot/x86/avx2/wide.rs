@@ -1,8 +1,8 @@
 //! Vectors as wide as a tile of tokens, in AVX2.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or `W`), pointers
-//! that are valid for a whole vector, and as many rows, tokens and groups as it is given.
+//! Every `unsafe` function of this module requires AVX2, FMA and F16C (and the instruction set of `S` or
+//! `W`), pointers that are valid for a whole vector, and as many rows, tokens and groups as it is given.
 
 use std::arch::x86_64::*;
 

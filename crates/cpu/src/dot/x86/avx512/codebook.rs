@@ -1,8 +1,8 @@
 //! Codebook formats for AVX-512: a code is packed as the index of its value, since they have 6 or 16 values.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, and pointers that are valid for what
-//! they name (a group's codes, a block's scales).
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, and pointers that are
+//! valid for what they name (a group's codes, a block's scales).
 
 use std::arch::x86_64::*;
 use std::marker::PhantomData;

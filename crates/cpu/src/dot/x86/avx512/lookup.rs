@@ -1,11 +1,13 @@
 //! Products of one-bit panels with one token: four bits of a row look up the sum of their activations.
 //!
-//! A vector of 32 words indexes a table of 32: the even words one of 16 sums of four columns, the odd words one of four
-//! other columns. The integers are those of [`super::packed`], and the same steps follow: the same bits.
+//! A vector of 32 words indexes a table of 32: the even words one of 16 sums of four columns, the
+//! odd words one of four other columns. The integers are those of [`super::packed`], and the same
+//! steps follow: the same bits.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
-//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid
+//! for what they name (a group's codes, a block's scales, a unit of activations), and that no other thread
+//! accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -21,8 +23,8 @@ const TABLES: usize = 4;
 /// Bits of the low plane that activations must not use, so that sums of four fit 16 bits.
 const SPARE: u32 = 2;
 
-/// Whether the format has one bit, and the activations are one token's and short enough: they are not if another format
-/// reads them too.
+/// Whether the format has one bit, and the activations are one token's and short enough: they are not if
+/// another format reads them too.
 #[inline(always)]
 pub(crate) fn suits<P: Packing>(x: &QuantizedRows<'_>) -> bool {
     let one_bit = P::LOW == 1 && P::HIGH == 0 && P::TWICE && P::Scales::ONE && P::EXCESS.is_some();
@@ -64,8 +66,8 @@ pub(crate) unsafe fn dot<P: Packing>(
 
 /// Makes the tables of all groups.
 ///
-/// Byte `b` of a row's lane holds columns `b`, `b + 4`, ... `b + 28` of its group, so nibble `n` of word `w` is
-/// those four from `16 * (n % 2) + 2 * w + n / 2` on.
+/// Byte `b` of a row's lane holds columns `b`, `b + 4`, ... `b + 28` of its group, so nibble `n` of word `w`
+/// is those four from `16 * (n % 2) + 2 * w + n / 2` on.
 #[inline(always)]
 unsafe fn fill(x: &QuantizedRows<'_>, tables: &mut [Line]) {
     // SAFETY: all groups of `x` are readable and have their tables; AVX-512 BW is enabled.
@@ -132,7 +134,8 @@ unsafe fn some_panels<P: Packing, const M: usize>(
                             _mm512_srli_epi16::<12>(codes),
                         ];
                         for (n, (codes, table)) in nibbles.into_iter().zip(tables).enumerate() {
-                            let places = _mm512_ternarylogic_epi32::<0xEA>(codes, nibble, odd); // (codes & 15) | odd
+                            // (codes & 15) | odd
+                            let places = _mm512_ternarylogic_epi32::<0xEA>(codes, nibble, odd);
                             let found = _mm512_permutexvar_epi16(places, table);
                             products[n % 2] = _mm512_dpwssd_epi32(products[n % 2], found, ones);
                         }

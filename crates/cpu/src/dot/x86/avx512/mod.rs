@@ -1,8 +1,8 @@
 //! Integer products in AVX-512 with VNNI, and in AMX: weights are packed, by a [`Packing`] per format.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX2, FMA, F16C and AVX-512 F, BW, VL, DQ and VNNI, those with tiles
-//! also AMX. `instruction_sets` lists these kernels only if the processor has them.
+//! Every `unsafe` function of this module requires AVX2, FMA, F16C and AVX-512 F, BW, VL, DQ and VNNI, those
+//! with tiles also AMX. `instruction_sets` lists these kernels only if the processor has them.
 
 pub(crate) mod codebook;
 pub(crate) mod lookup;

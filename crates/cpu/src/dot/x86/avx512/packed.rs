@@ -1,12 +1,14 @@
-//! Products of packed panels with AVX-512 and VNNI: 16 rows in the lanes, activations broadcast four at a time.
+//! Products of packed panels with AVX-512 and VNNI: 16 rows in the lanes, activations
+//! broadcast four at a time.
 //!
-//! The products of columns that share their scales are summed to one exact integer per row, which is multiplied by its
-//! scale and added to the row's sum, group after group: `scalar::dot_codes` to rounding, and the same bits for any number
-//! of tokens.
+//! The products of columns that share their scales are summed to one exact integer per row, which is
+//! multiplied by its scale and added to the row's sum, group after group: `scalar::dot_codes` to rounding,
+//! and the same bits for any number of tokens.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
-//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid
+//! for what they name (a group's codes, a block's scales, a unit of activations), and that no other thread
+//! accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -98,7 +100,8 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     }
                     each_step!(S => {
                         let which = S / (STEPS / halves) * ways + S % ways;
-                        let mut unpacked = [_mm512_setzero_si512(); M]; // no closure: it may be compiled separately, without AVX-512
+                        // no closure: it may be compiled separately, without AVX-512
+                        let mut unpacked = [_mm512_setzero_si512(); M];
                         for (m, unpacked) in unpacked.iter_mut().enumerate() {
                             *unpacked = unpack_step::<P>(panel(m).add(codes), S);
                         }
@@ -270,8 +273,8 @@ impl Products {
 /// Bits of a lower digit.
 pub(crate) const DIGIT: u32 = 7;
 
-/// The products of a unit whose codes were multiplied by the integer scales of their half groups: as one number, or as
-/// two digits.
+/// The products of a unit whose codes were multiplied by the integer scales of their half groups: as one
+/// number, or as two digits.
 #[derive(Clone, Copy)]
 pub(crate) struct IntegerScaled {
     pub(crate) all: __m512i,

@@ -1,10 +1,13 @@
-//! How each format is packed for AVX-512: bits of its codes in lines of 16 rows, and the scales of 16 rows side by side.
+//! How each format is packed for AVX-512: bits of its codes in lines of 16 rows, and the scales
+//! of 16 rows side by side.
 //!
-//! Codes are unsigned: their bias is subtracted as an integer. Every packing equals the format's `unpack` in `quant`.
+//! Codes are unsigned: their bias is subtracted as an integer. Every packing equals the
+//! format's `unpack` in `quant`.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
-//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid
+//! for what they name (a group's codes, a block's scales, a unit of activations), and that no other thread
+//! accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -157,7 +160,8 @@ fn put_codes<P: Packing>(codes: &[u8; GROUP], row: usize, lines: &mut [Line]) {
 pub(crate) unsafe fn unpack<P: Packing>(p: *const Line) -> [__m512i; STEPS] {
     // SAFETY: the contract of this function.
     unsafe {
-        let mut codes = [_mm512_setzero_si512(); STEPS]; // no closure: it may be compiled separately, without AVX-512
+        // no closure: it may be compiled separately, without AVX-512
+        let mut codes = [_mm512_setzero_si512(); STEPS];
         for (s, codes) in codes.iter_mut().enumerate() {
             *codes = unpack_step::<P>(p, s);
         }
@@ -244,7 +248,8 @@ fn put_half(block: &[u8], at: usize, row: usize, out: &mut [u8]) {
     out[2 * row..2 * row + 2].copy_from_slice(&block[at..at + 2]);
 }
 
-/// Declares packings: block length, bits of codes, other constants, kind of scales, codes, and one row's scales.
+/// Declares packings: block length, bits of codes, other constants, kind of scales,
+/// codes, and one row's scales.
 macro_rules! packings {
     ($($(#[$doc:meta])* $name:ident: $len:literal, $low:literal $(+ $high:literal)?
         $(, $flag:ident = $value:expr)*; $scales:ty;

@@ -23,7 +23,8 @@ pub(crate) fn quantize(x: &[f32], rounding: Rounding, out: QuantizedRowsMut<'_>)
 /// The same for one token of a tile.
 pub(crate) fn quantize_row(x: &[f32], rounding: Rounding, out: &TileRow<'_>) {
     assert!(x.len().is_multiple_of(INT_BLOCK));
-    // SAFETY: the row was made for these columns; these kernels are listed only if the processor has the features.
+    // SAFETY: the row was made for these columns; these kernels are listed only if the
+    // processor has the features.
     unsafe { quantize_row_wide(x, rounding, out) }
 }
 
@@ -43,8 +44,8 @@ fn scale_of(x: &[f32], rounding: Rounding) -> (f32, __m512) {
     (largest / (127.0 * 256.0), _mm512_set1_ps(inverse * rounding.steps()))
 }
 
-/// 16 values into both planes, the low one in steps or, if `UPPER`, in its upper bits; returns their sum in units of
-/// the planes, before the scale.
+/// 16 values into both planes, the low one in steps or, if `UPPER`, in its upper bits; returns their sum in
+/// units of the planes, before the scale.
 ///
 /// # Safety
 /// Both planes have 16 values.

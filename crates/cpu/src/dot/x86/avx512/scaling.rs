@@ -1,8 +1,9 @@
 //! Scales of a packed block, 16 rows side by side.
 //!
 //! # Safety
-//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid for what they
-//! name (a group's codes, a block's scales, a unit of activations), and that no other thread accesses the rows of `to`.
+//! Every `unsafe` function of this module requires AVX-512 F, BW, VL, DQ and VNNI, pointers that are valid
+//! for what they name (a group's codes, a block's scales, a unit of activations), and that no other thread
+//! accesses the rows of `to`.
 
 use std::arch::x86_64::*;
 
@@ -18,14 +19,15 @@ pub(crate) trait Scaling {
     const HALVES: bool = false;
     /// A block has one scale and no offset.
     const ONE: bool = false;
-    /// The scales of half groups are integers times the block's scale and are multiplied into the codes: a block then has
-    /// one scale.
+    /// The scales of half groups are integers times the block's scale and are multiplied into the codes: a
+    /// block then has one scale.
     const INTEGER_SCALES: bool = false;
     /// Codes times integer scales exceed a byte and take two digits.
     const TWO_DIGITS: bool = false;
     /// There are offsets.
     const OFFSETS: bool = false;
-    /// What all groups of a block share: a scale and an offset's scale. By default one f16 per row and no offset.
+    /// What all groups of a block share: a scale and an offset's scale. By default one
+    /// f16 per row and no offset.
     ///
     /// # Safety
     /// A block's scales are readable at `p`; AVX-512 is enabled.

@@ -1,0 +1,205 @@
+//! The programs that are compiled, and their complete text: definitions, then a file of `kernels` with all that it includes.
+
+use super::includes::resolved;
+use crate::shared;
+
+/// A kernel source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// A step of one token in one launch.
+    FusedStep,
+    /// A step of several tokens in one launch.
+    FusedBatch,
+    /// A launch or two per phase.
+    PhaseLaunches,
+    /// A linear phase of many tokens; a module for each format and tile.
+    TiledLinear,
+    /// Mixtures of experts: everything but their products.
+    Experts,
+    /// Attention of many tokens; a module for each shape of heads.
+    PagedAttention,
+    /// Convolutions of recurrent layers.
+    Convolve,
+    /// Delta rules and scans; a module for each number of rows of a state.
+    Recurrent,
+    /// Norm, gate and rotation of rows.
+    Transform,
+    /// Sampling.
+    Sample,
+    /// Measuring the bandwidth of memory.
+    Bandwidth,
+}
+
+#[cfg(test)]
+const SOURCES: [Source; 11] = [
+    Source::FusedStep,
+    Source::FusedBatch,
+    Source::PhaseLaunches,
+    Source::TiledLinear,
+    Source::Experts,
+    Source::PagedAttention,
+    Source::Convolve,
+    Source::Recurrent,
+    Source::Transform,
+    Source::Sample,
+    Source::Bandwidth,
+];
+
+impl Source {
+    /// Its file in `kernels`.
+    fn file(self) -> &'static str {
+        match self {
+            Source::FusedStep => "fused_step/one_token.cu",
+            Source::FusedBatch => "fused_step/several_tokens.cu",
+            Source::PhaseLaunches => "launches/phase_launches.cu",
+            Source::TiledLinear => "launches/tiled_linear.cu",
+            Source::PagedAttention => "launches/paged_attention.cu",
+            Source::Experts => "launches/experts.cu",
+            Source::Convolve => "launches/convolve.cu",
+            Source::Recurrent => "launches/recurrent.cu",
+            Source::Transform => "launches/transform.cu",
+            Source::Sample => "sampling/sample.cu",
+            Source::Bandwidth => "launches/bandwidth.cu",
+        }
+    }
+
+    /// The complete text with these definitions. If the files include each other in a circle, it is an error of the compiler.
+    pub(crate) fn with(self, defines: &[Define]) -> String {
+        let defined: String =
+            defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect();
+        let tokens = defines.iter().find(|(name, _)| *name == TILE_TOKENS);
+        let tokens = tokens.and_then(|(_, tokens)| tokens.parse().ok());
+        let read = |path: &str| match path {
+            "host/shared.cuh" => Some(shared::header()),
+            "host/wgmma.cuh" => Some(tokens.map(shared::wgmma_text).unwrap_or_default()),
+            _ => kernel_file(path).map(str::to_string),
+        };
+        let text = resolved(self.file(), read).unwrap_or_else(|why| format!("#error {why}\n"));
+        defined + &text
+    }
+}
+
+macro_rules! kernel_files {
+    ($($path:literal)+) => {
+        /// The files of `kernels`, by their paths in it.
+        const FILES: &[(&str, &str)] = &[$(($path, include_str!(concat!("../../kernels/", $path)))),+];
+    };
+}
+kernel_files! {
+    "attention/attend.cuh"
+    "attention/heads.cuh"
+    "attention/paged_attention.cuh"
+    "attention/paged_heads.cuh"
+    "attention/pages.cuh"
+    "base/common.cuh"
+    "base/phase.cuh"
+    "base/ptx.cuh"
+    "base/tagged.cuh"
+    "experts/choose.cuh"
+    "experts/route.cuh"
+    "fused_step/one_token.cu"
+    "fused_step/ring.cuh"
+    "fused_step/several_tokens.cu"
+    "fused_step/step.cuh"
+    "launches/bandwidth.cu"
+    "launches/convolve.cu"
+    "launches/experts.cu"
+    "launches/paged_attention.cu"
+    "launches/phase_launches.cu"
+    "launches/recurrent.cu"
+    "launches/tiled_linear.cu"
+    "launches/transform.cu"
+    "linear/batch_linear.cuh"
+    "linear/linear.cuh"
+    "linear/linear_shape.cuh"
+    "linear/step_linear.cuh"
+    "linear/tile_sums.cuh"
+    "linear/tiled_linear.cuh"
+    "phases/argmax.cuh"
+    "phases/small_phases.cuh"
+    "recurrent/conv_column.cuh"
+    "recurrent/slice_state.cuh"
+    "recurrent/state_matrix.cuh"
+    "recurrent/step_recurrent.cuh"
+    "recurrent/transform_columns.cuh"
+    "sampling/sample.cu"
+    "weights/halves.cuh"
+    "weights/placed.cuh"
+    "weights/record.cuh"
+    "x/half_x.cuh"
+    "x/integers.cuh"
+    "x/placed_x.cuh"
+    "x/step_x.cuh"
+    "x/x_fragments.cuh"
+}
+
+fn kernel_file(path: &str) -> Option<&'static str> {
+    FILES.iter().find(|file| file.0 == path).map(|file| file.1)
+}
+
+/// The definition of a tile's tokens, for which the products of a warpgroup are added.
+pub(crate) const TILE_TOKENS: &str = "TILE_TOKENS";
+
+/// A name and its value in C.
+pub(crate) type Define = (&'static str, String);
+
+/// A source with its definitions.
+#[derive(Clone, Debug)]
+pub(crate) struct KernelSource {
+    pub(crate) source: Source,
+    pub(crate) defines: Vec<Define>,
+}
+
+impl KernelSource {
+    /// For messages and files.
+    pub(super) fn name(&self) -> String {
+        format!("{:?}", self.source).to_lowercase()
+    }
+
+    /// The complete text.
+    pub(crate) fn text(&self) -> String {
+        self.source.with(&self.defines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn all_files_of_kernels_are_in_the_binary_and_in_a_program() {
+        let mut paths = vec![];
+        for folder in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")).unwrap() {
+            let folder = folder.unwrap();
+            for file in fs::read_dir(folder.path()).unwrap() {
+                let (folder, file) = (folder.file_name(), file.unwrap().file_name());
+                let path = format!("{}/{}", folder.to_string_lossy(), file.to_string_lossy());
+                if path.ends_with(".cu") || path.ends_with(".cuh") {
+                    paths.push(path);
+                }
+            }
+        }
+        paths.sort();
+        assert_eq!(FILES.iter().map(|file| file.0).collect::<Vec<_>>(), paths);
+        let texts: Vec<String> = SOURCES.iter().map(|source| source.with(&[])).collect();
+        for path in paths {
+            let line = format!("#line 1 \"{path}\"\n");
+            assert!(texts.iter().any(|text| text.contains(&line)), "{path} is in no program");
+        }
+    }
+
+    #[test]
+    fn files_name_what_they_need() {
+        for source in SOURCES {
+            let text = source.with(&[]);
+            assert!(!text.contains("#error") && !text.contains("#include"), "{}", source.file());
+            // constants of the host come after the integer types that they need
+            let [types, header] =
+                ["base/ptx.cuh", "host/shared.cuh"].map(|path| text.find(&format!("#line 1 \"{path}\"")));
+            assert!(types < header && types.is_some(), "{}", source.file());
+        }
+    }
+}
