@@ -32,7 +32,7 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
         return Err(CliError::message("--lora: requires one model (-m)"));
     }
     let keys = api_keys(&args)?;
-    args.samplers.over(args.sampling.sampling().over(Sampling::default())).check()?;
+    args.sampling.0.check()?;
     // a file that is missing fails before anything listens
     args.model.model.iter().try_for_each(|name| tern::hub::local(name).map(|_| ()))?;
     let tracing = trace::start(&args.log)?;
@@ -226,11 +226,10 @@ fn served(args: &ServeArgs, model: Model, names: Vec<String>) -> ServedModel {
             units::thousands(capacity.kv_tokens() as u64),
         );
     }
-    let defaults = args.sampling.sampling().or(model.recommended()).or(PartialSampling::USUAL);
-    let defaults = defaults.over(Sampling::default());
-    let mut defaults = args.samplers.over(defaults);
+    let defaults = args.sampling.0.or(model.recommended()).or(PartialSampling::USUAL);
+    let mut defaults = defaults.over(Sampling::default());
     // also if DRY is off: a request may set its multiplier alone
-    defaults.dry.breakers = model.breakers(args.samplers.breakers().iter().map(String::as_str));
+    defaults.dry.breakers = model.breakers(args.breakers.texts().iter().map(String::as_str));
     ServedModel {
         names,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),

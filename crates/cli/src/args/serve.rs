@@ -7,7 +7,7 @@ use tern::Pooling;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::values::{self, positive};
-use super::{ModelArgs, PartialSamplingArgs, SamplerArgs, YEAR};
+use super::{BreakerArgs, ModelArgs, ParameterArgs, YEAR};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -114,9 +114,9 @@ pub(crate) struct ServeArgs {
         hide_possible_values = true)]
     pub(crate) pooling: Option<Pooling>,
     #[command(flatten)]
-    pub(crate) sampling: PartialSamplingArgs,
+    pub(crate) sampling: ParameterArgs,
     #[command(flatten)]
-    pub(crate) samplers: SamplerArgs,
+    pub(crate) breakers: BreakerArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }

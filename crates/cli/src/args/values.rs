@@ -78,15 +78,6 @@ pub(crate) fn context(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number from 1, or 0 for the trained context".into())
 }
 
-/// -1 also means all tokens, as in vLLM.
-pub(crate) fn top_k(text: &str) -> Result<usize, String> {
-    match (text, text.parse()) {
-        ("-1", _) => Ok(0),
-        (_, Ok(k)) => Ok(k),
-        _ => Err("expected a whole number; 0 is all tokens".into()),
-    }
-}
-
 /// A number of bytes, with M or G for a million or a billion of them, as llama-gguf-split has it.
 pub(crate) fn file_size(text: &str) -> Result<u64, String> {
     let units = [("M", 1_000_000), ("G", 1_000_000_000)];
@@ -177,8 +168,6 @@ mod tests {
         assert_eq!("-1".parse(), Ok(Seed(None)));
         assert_eq!("18446744073709551615".parse(), Ok(Seed(Some(u64::MAX))));
         assert!(["-2", "18446744073709551616", "x"].iter().all(|text| text.parse::<Seed>().is_err()));
-        assert_eq!((top_k("-1"), top_k("40")), (Ok(0), Ok(40)));
-        assert!(top_k("-2").is_err());
         assert_eq!((context("0"), context("12")), (Ok(0), Ok(12)));
         assert!(context("-1").is_err());
     }
