@@ -5,8 +5,7 @@ mod bench_serve;
 mod doctor;
 pub(crate) mod habits;
 mod models;
-mod samplers;
-mod sampling;
+pub(crate) mod sampling;
 mod serve;
 mod texts;
 mod values;
@@ -23,11 +22,11 @@ pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsA
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::models::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs};
-pub(crate) use self::samplers::SamplerArgs;
-pub(crate) use self::serve::{LogArgs, LogFormat, PoolingArg, ServeArgs, UnknownArg};
+pub(crate) use self::sampling::{BreakerArgs, ParameterArgs, SamplingArgs};
+pub(crate) use self::serve::{LogArgs, LogFormat, ServeArgs, UnknownArg};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
 use self::values::positive;
-pub(crate) use self::values::{MaxTokens, Seed, top_k};
+pub(crate) use self::values::{MaxTokens, Seed};
 
 /// Language models at the speed of memory.
 #[derive(Debug, Parser)]
@@ -158,51 +157,6 @@ pub(crate) enum KvType {
     F16,
     Int8,
     Fp8,
-}
-
-/// Sampling parameters that the model's file may recommend (`general.sampling.*`).
-#[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Sampling")]
-pub(crate) struct PartialSamplingArgs {
-    /// Temperature; 0 is greedy [default: the model's recommendation, or 0.8]
-    #[arg(long, alias = "temperature", value_name = "T", allow_negative_numbers = true)]
-    pub(crate) temp: Option<f32>,
-    /// Sample from the K most probable tokens; 0 is all [default: the model's recommendation, or 40]
-    #[arg(long, value_name = "K", value_parser = values::top_k, allow_negative_numbers = true)]
-    pub(crate) top_k: Option<usize>,
-    /// Sample from the most probable tokens with total probability P [default: the model's recommendation, or
-    /// 0.95]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) top_p: Option<f32>,
-    /// Sample from tokens at least P times as probable as the most probable one [default: the model's recommendation, or
-    /// 0.05]
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
-    pub(crate) min_p: Option<f32>,
-    /// Divide the logits of tokens of the prompt or the text by X; 1 is off [default: the model's recommendation, or 1]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    pub(crate) repeat_penalty: Option<f32>,
-}
-
-/// All sampling parameters of one text.
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "Sampling")]
-pub(crate) struct SamplingArgs {
-    #[command(flatten)]
-    pub(crate) partial: PartialSamplingArgs,
-    /// Seed; the same seed gives the same text, -1 is random [default: -1]
-    #[arg(long, allow_negative_numbers = true)]
-    pub(crate) seed: Option<Seed>,
-    /// Subtracted from a token's logit for each time it was generated; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) frequency_penalty: f32,
-    /// Subtracted from a token's logit if it was generated; 0 is off
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub(crate) presence_penalty: f32,
-    /// Add BIAS to the logit of token ID; may be repeated
-    #[arg(long, value_name = "ID=BIAS", value_parser = values::bias)]
-    pub(crate) logit_bias: Vec<(u32, f32)>,
-    #[command(flatten)]
-    pub(crate) samplers: SamplerArgs,
 }
 
 #[derive(Debug, Args)]

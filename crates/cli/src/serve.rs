@@ -12,15 +12,14 @@ use std::net::TcpListener as StdListener;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tern::engine::WholeRows;
 use tern::text::FillOrder;
-use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, PartialSampling, Pooling, Sampling, units};
+use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, PartialSampling, Sampling, units};
 use tern_server::{Config, DefaultAdapters, KeepModels, ServedModel, Server, UnknownParameters};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::library::LocalLibrary;
-use crate::args::{PoolingArg, ServeArgs, UnknownArg};
+use crate::args::{ServeArgs, UnknownArg};
 use crate::error::{CliError, CliResult};
 use crate::process::limits;
 
@@ -37,7 +36,7 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
         return Err(CliError::message("--lora: requires one model (-m)"));
     }
     let keys = api_keys(&args)?;
-    args.samplers.over(args.sampling.sampling().over(Sampling::default())).check()?;
+    args.sampling.0.check()?;
     // a file that is missing fails before anything listens
     args.model.model.iter().try_for_each(|name| tern::hub::local(name).map(|_| ()))?;
     let tracing = trace::start(&args.log)?;
@@ -189,16 +188,6 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
     }
 }
 
-/// The pooling of a flag.
-pub(crate) fn pooling(arg: PoolingArg) -> Pooling {
-    match arg {
-        PoolingArg::None => Pooling::Whole(WholeRows::Each),
-        PoolingArg::Mean => Pooling::Mean,
-        PoolingArg::Cls => Pooling::Whole(WholeRows::First),
-        PoolingArg::Last => Pooling::Last,
-    }
-}
-
 /// The flags as load options.
 fn load_options(args: &ServeArgs) -> LoadOptions {
     LoadOptions {
@@ -208,7 +197,7 @@ fn load_options(args: &ServeArgs) -> LoadOptions {
         state_cache: args.state_cache.map(|mib| mebibytes(mib) as u64),
         step_tokens: args.max_batch_tokens,
         step_millis: args.step_millis,
-        pooling: args.pooling.map(pooling),
+        pooling: args.pooling,
         ..args.model.options(Context::TRAINED)
     }
 }
@@ -241,11 +230,10 @@ fn served(args: &ServeArgs, model: Model, names: Vec<String>, digest: String) ->
             units::thousands(capacity.kv_tokens() as u64),
         );
     }
-    let defaults = args.sampling.sampling().or(model.recommended()).or(PartialSampling::USUAL);
-    let defaults = defaults.over(Sampling::default());
-    let mut defaults = args.samplers.over(defaults);
+    let defaults = args.sampling.0.or(model.recommended()).or(PartialSampling::USUAL);
+    let mut defaults = defaults.over(Sampling::default());
     // also if DRY is off: a request may set its multiplier alone
-    defaults.dry.breakers = model.breakers(args.samplers.breakers().iter().map(String::as_str));
+    defaults.dry.breakers = model.breakers(args.breakers.texts().iter().map(String::as_str));
     ServedModel {
         names,
         digest,

@@ -1,5 +1,5 @@
-//! The documentation lists every command, every flag of the server and of `bench serve`, and every route, and the files it
-//! names exist.
+//! The documentation lists every command, every flag of the server and of `bench serve`, every sampling parameter and every
+//! route, and the files it names exist.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -80,6 +80,32 @@ fn operations_list_every_flag_of_serve() {
 #[test]
 fn commands_list_every_flag_of_bench_serve() {
     check_flags(&["bench", "serve"], "docs/commands.md", "\n## bench serve\n");
+}
+
+/// A parameter's row has its names in the first cell, its range in the second one, and its flag in the third one.
+#[test]
+fn api_lists_every_sampling_parameter_with_its_range() {
+    let docs = read("docs/api.md");
+    let rows: Vec<Vec<&str>> =
+        docs.lines().filter(|line| line.starts_with("| `")).map(|line| line.split(" | ").collect()).collect();
+    for parameter in tern::graph::PARAMETERS {
+        let has_name = |cell: &str, name: &str| cell.contains(&format!("`{name}`"));
+        let all_names = |cell: &str| {
+            has_name(cell, parameter.name) && parameter.aliases.iter().all(|alias| has_name(cell, alias))
+        };
+        let (range, flag) = (parameter.range.to_string(), format!("`--{}`", parameter.flag));
+        let is_row = |row: &&Vec<&str>| match row[..] {
+            [names, value, default] => {
+                all_names(names) && value.starts_with(&range) && default.contains(&flag)
+            }
+            _ => false,
+        };
+        let name = parameter.name;
+        assert!(
+            rows.iter().any(|row| is_row(&row)),
+            "docs/api.md, {name}: want a row with {range} and {flag}"
+        );
+    }
 }
 
 #[test]

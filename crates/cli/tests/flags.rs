@@ -57,14 +57,14 @@ fn flags_of_other_programs_are_refused_with_advice() {
 fn flags_are_checked_before_the_model_is_opened() {
     for (args, want) in [
         (&["run", "-m", "./none.gguf", "--top-p", "2", PROMPT][..], "top_p: want 0 to 1, got 2"),
-        (&["run", "-m", "./none.gguf", "--temp", "-1", PROMPT], "temperature: want 0 or more, got -1"),
+        (&["run", "-m", "./none.gguf", "--temp", "-1", PROMPT], "temperature: want 0 to 2, got -1"),
         (
             &["run", "-m", "./none.gguf", "--repeat-penalty", "0", PROMPT],
-            "repetition: want more than 0, got 0",
+            "repeat_penalty: want 0.01 to 10, got 0",
         ),
         (
             &["run", "-m", "./none.gguf", "--logit-bias", "1=500", PROMPT],
-            "bias: want -100 to 100, got 500 for token 1",
+            "logit_bias: want -100 to 100, got 500 for token 1",
         ),
         (&["run", "-m", "./none.gguf", "--stop", "", PROMPT], "stop string 0 is empty"),
         (&["chat", "-m", "./none.gguf", "--min-p", "3"], "min_p: want 0 to 1, got 3"),

@@ -2,7 +2,7 @@
 
 use tern_graph::{Carried, Output, Sample, Sampled, Slice, Step};
 
-use crate::{Pooling, RequestId, SharedConstraint, WholeRows};
+use crate::{Pooling, RequestId, SharedConstraint};
 
 /// The work of one step.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -38,12 +38,8 @@ pub enum Want {
     Nothing,
     /// A token after the last one. If the request has a constraint, it computes the sample's mask.
     Token(Sample, Option<SharedConstraint>),
-    /// The sum of the hidden states of all tokens.
-    Sum,
-    /// The hidden state of the last token.
-    Last,
-    /// Rows of a text that is whole.
-    Whole(WholeRows),
+    /// The hidden states of the entry's tokens that this pooling reads, one after the other; for a mean their sum.
+    Pooled(Pooling),
 }
 
 /// What a runner returned for an entry; `Nothing` also if a value was not finite or no token was allowed.
@@ -54,14 +50,14 @@ pub enum Answer {
     Nothing,
     /// For [`Want::Token`].
     Token(Sampled),
-    /// For [`Want::Sum`], [`Want::Last`] and [`Want::Whole`].
+    /// For [`Want::Pooled`].
     Hidden(Vec<f32>),
 }
 
 impl Entry {
     /// Whether hidden states are requested instead of a token.
     pub fn needs_hidden(&self) -> bool {
-        matches!(self.want, Want::Sum | Want::Last | Want::Whole(_))
+        matches!(self.want, Want::Pooled(_))
     }
 
     /// How a token is sampled, if one is requested.
@@ -76,16 +72,6 @@ impl Entry {
     pub fn make_mask(&self) {
         if let Want::Token(Sample { mask: Some(mask), .. }, Some(constraint)) = &self.want {
             constraint.make(mask);
-        }
-    }
-
-    /// What is requested for a pooled prompt; `last`: the entry ends with its last token.
-    pub(crate) fn pooled(pooling: Pooling, last: bool) -> Want {
-        match pooling {
-            Pooling::Mean => Want::Sum,
-            Pooling::Last if last => Want::Last,
-            Pooling::Last => Want::Nothing,
-            Pooling::Whole(rows) => Want::Whole(rows),
         }
     }
 }
@@ -114,9 +100,7 @@ impl Batch {
                 Want::Token(sample, _) => {
                     step.outputs.push(Output { row: last, sample: Some(sample.clone()), logits: false });
                 }
-                Want::Sum | Want::Whole(WholeRows::Each) => step.outputs.extend((first..=last).map(hidden)),
-                Want::Last | Want::Whole(WholeRows::Last) => step.outputs.push(hidden(last)),
-                Want::Whole(WholeRows::First) => step.outputs.push(hidden(first)),
+                Want::Pooled(pooling) => step.outputs.extend(pooling.rows(first..last + 1).map(hidden)),
             }
         }
         step
@@ -144,8 +128,8 @@ mod tests {
                 entry(1, &[7], 4, &[2, 0], sample()),
                 entry(2, &[1, 2, 3], 0, &[1], Want::Nothing),
                 entry(3, &[5, 6], 0, &[3], sample()),
-                entry(4, &[4, 4], 0, &[4], Want::Sum),
-                entry(5, &[3, 3], 0, &[5], Want::Last),
+                entry(4, &[4, 4], 0, &[4], Want::Pooled(Pooling::Mean)),
+                entry(5, &[3, 3], 0, &[5], Want::Pooled(Pooling::Last)),
             ],
             started: vec![],
         };

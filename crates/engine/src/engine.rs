@@ -51,10 +51,11 @@ impl Engine {
     /// Starts the thread. It ends with [`Handle::shutdown`], or when the last handle and stream are dropped.
     pub fn start(runner: Box<dyn Runner>, limits: Limits) -> Result<Handle, EngineError> {
         let capacity = runner.capacity();
-        let scheduler = Scheduler::new(limits, capacity)?;
+        let reads_whole = runner.reads_whole();
+        let scheduler = Scheduler::new(limits, capacity)?.reading_whole(reads_whole);
         let budget = Budget::new(capacity.max_tokens, limits.step_millis);
         let (vocab, generates, adapters) = (runner.vocab(), runner.generates(), runner.adapters());
-        let sizes = Sizes { limits, capacity, vocab, generates, adapters };
+        let sizes = Sizes { limits, capacity, vocab, generates, reads_whole, adapters };
         let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
         let step_sizes = StepSizes::new(runner.step_borders());
         let engine = Engine {

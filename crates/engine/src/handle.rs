@@ -66,8 +66,8 @@ impl Handle {
 
     /// Refuses a request that can never run here; [`Handle::generate`] does so too.
     pub fn admit(&self, request: &Request) -> Result<(), EngineError> {
-        let Sizes { limits, capacity, .. } = self.owner.shared.sizes;
-        limits.admit(request, &capacity)?;
+        let Sizes { limits, capacity, reads_whole, .. } = self.owner.shared.sizes;
+        limits.admit(request, &capacity, reads_whole)?;
         self.owner.shared.check_kind(request)?;
         self.owner.shared.check_tokens(request)
     }
@@ -103,6 +103,11 @@ impl Handle {
     /// Whether the model generates text; otherwise it computes vectors or scores of texts.
     pub fn generates(&self) -> bool {
         self.owner.shared.sizes.generates
+    }
+
+    /// Whether the model reads texts whole and pools them itself: all tokens of a text are in one step.
+    pub fn reads_whole(&self) -> bool {
+        self.owner.shared.sizes.reads_whole
     }
 
     /// How many requests run and wait, and how long they may be.
@@ -239,6 +244,8 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
     /// Whether tokens can be generated.
     pub(crate) generates: bool,
+    /// Whether all tokens of a text are in one step.
+    pub(crate) reads_whole: bool,
     /// Adapters that sequences may use.
     pub(crate) adapters: usize,
 }

@@ -56,13 +56,13 @@ pub use error::{EngineError, Fault};
 pub use handle::{Handle, InFlight, TokenStream};
 pub use limits::Limits;
 pub use pages::{Need, PageList, Pages, Text};
-pub use request::{Event, Finish, Pooling, Request, RequestId, WholeRows};
+pub use request::{Event, Finish, Request, RequestId};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, StepRules};
 pub use scripted::ScriptedRunner;
 pub use stats::Stats;
 pub use step_sizes::StepSizes;
 pub use tern_graph::{
-    AdapterScales, AdapterSet, Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Sample, Sampled,
-    Sampling, SamplingError, StateSlots, Xtc,
+    AdapterScales, AdapterSet, Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Pooling, Sample,
+    Sampled, Sampling, SamplingError, StateSlots, Xtc,
 };

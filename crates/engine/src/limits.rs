@@ -45,7 +45,14 @@ impl Limits {
     }
 
     /// Refuses a request that can never be served, whatever else runs.
-    pub fn admit(&self, request: &Request, capacity: &Capacity) -> Result<(), EngineError> {
+    ///
+    /// `reads_whole`: the runner reads texts in one step ([`crate::Runner::reads_whole`]).
+    pub fn admit(
+        &self,
+        request: &Request,
+        capacity: &Capacity,
+        reads_whole: bool,
+    ) -> Result<(), EngineError> {
         let (prompt, max_tokens) = (request.prompt.len(), request.max_tokens);
         if prompt == 0 {
             return Err(EngineError::EmptyPrompt);
@@ -59,7 +66,8 @@ impl Limits {
         if total > self.max_context && request.pooling.is_some() {
             return Err(EngineError::TextTooLong { tokens: prompt, max_tokens: self.max_context });
         }
-        if matches!(request.pooling, Some(Pooling::Whole(_))) && prompt > capacity.max_tokens {
+        let whole = reads_whole || request.pooling.is_some_and(Pooling::needs_one_step);
+        if whole && prompt > capacity.max_tokens {
             return Err(EngineError::TextTooLong { tokens: prompt, max_tokens: capacity.max_tokens });
         }
         if total > self.max_context {
@@ -131,7 +139,22 @@ mod tests {
                 "2 prompt tokens and 18446744073709551615 to generate do not fit the context of 32",
             ),
         ] {
-            assert_eq!(message(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens), &CAPACITY)), want);
+            assert_eq!(
+                message(LIMITS.admit(&Request::new(vec![0; prompt], max_tokens), &CAPACITY, false)),
+                want
+            );
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_read_whole_fits_one_step() {
+        let admit =
+            |pooling, whole| message(LIMITS.admit(&Request::embed(vec![0; 9], pooling), &CAPACITY, whole));
+        for pooling in Pooling::ALL {
+            let want = "the text has 9 tokens, this model reads at most 8";
+            assert_eq!(admit(pooling, true), want, "{pooling}");
+            let want = if pooling.needs_one_step() { want } else { "ok" };
+            assert_eq!(admit(pooling, false), want, "{pooling}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tern_graph::{AdapterScales, Sampled};
 
-use crate::{EngineError, Sampling, SharedConstraint};
+use crate::{EngineError, Pooling, Sampling, SharedConstraint};
 
 /// Identifies a request within one engine.
 pub type RequestId = u64;
@@ -32,34 +32,12 @@ pub struct Request {
     /// The first tokens that are generated are a prompt of this length: they do not count
     /// as generated for sampling.
     pub scored: usize,
-    /// Compute the hidden state of the prompt; nothing is generated.
+    /// Compute the hidden states of the prompt's tokens, pooled; nothing is generated.
     pub pooling: Option<Pooling>,
     /// The prompt is a pair of texts, and the second one begins with this token.
     pub second: Option<usize>,
     /// The adapters of the model that the text is computed with.
     pub adapters: AdapterScales,
-}
-
-/// How the hidden states of a prompt's tokens become one vector.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
-    /// Their mean.
-    Mean,
-    /// The last one.
-    Last,
-    /// The model reads the text whole, in one step, and computes what is wanted itself: rows of these tokens.
-    Whole(WholeRows),
-}
-
-/// The tokens of a text whose rows a model that reads it whole returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WholeRows {
-    /// The first one.
-    First,
-    /// The last one.
-    Last,
-    /// All of them, one after the other in the vector.
-    Each,
 }
 
 impl Request {

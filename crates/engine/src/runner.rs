@@ -8,7 +8,7 @@ use tern_graph::{
 };
 
 use crate::made_ahead::made_ahead;
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Want, WholeRows, WindowPages};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Pooling, Want, WindowPages};
 
 /// Turns a batch into answers.
 pub trait Runner: Send {
@@ -40,6 +40,11 @@ pub trait Runner: Send {
     /// Whether it samples tokens; otherwise it computes vectors of texts only.
     fn generates(&self) -> bool {
         true
+    }
+
+    /// Whether it reads texts whole, in one step, and pools them itself.
+    fn reads_whole(&self) -> bool {
+        false
     }
 
     /// Adapters that sequences may use.
@@ -77,6 +82,7 @@ pub struct GraphRunner {
     capacity: Capacity,
     vocab: usize,
     generates: bool,
+    reads_whole: bool,
     /// The oldest first.
     in_flight: VecDeque<Submitted>,
 }
@@ -111,12 +117,8 @@ enum Rows {
     Nothing,
     /// One row of logits.
     Token,
-    /// One hidden state.
-    Last,
-    /// The sum of this many hidden states.
-    Sum(usize),
-    /// This many hidden states, one after the other.
-    Each(usize),
+    /// This many hidden states.
+    Pooled(Pooling, usize),
 }
 
 impl GraphRunner {
@@ -193,6 +195,7 @@ impl GraphRunner {
             capacity,
             vocab: graph.vocab(),
             generates: !graph.vectors,
+            reads_whole: graph.sequence_rules().whole,
             in_flight: VecDeque::new(),
         })
     }
@@ -352,6 +355,10 @@ impl Runner for GraphRunner {
         self.generates
     }
 
+    fn reads_whole(&self) -> bool {
+        self.reads_whole
+    }
+
     fn adapters(&self) -> usize {
         self.adapted.as_ref().map_or(0, |adapted| adapted.count)
     }
@@ -428,9 +435,7 @@ impl Rows {
         match entry.want {
             Want::Nothing => Rows::Nothing,
             Want::Token(..) => Rows::Token,
-            Want::Last | Want::Whole(WholeRows::First | WholeRows::Last) => Rows::Last,
-            Want::Sum => Rows::Sum(entry.tokens.len()),
-            Want::Whole(WholeRows::Each) => Rows::Each(entry.tokens.len()),
+            Want::Pooled(pooling) => Rows::Pooled(pooling, pooling.rows(0..entry.tokens.len()).len()),
         }
     }
 
@@ -443,24 +448,18 @@ impl Rows {
         match self {
             Rows::Nothing => Answer::Nothing,
             Rows::Token => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
-            Rows::Last => Rows::hidden(hidden.next().and_then(|r| r.logits)),
-            Rows::Each(count) => {
-                let rows: Vec<f32> = hidden.take(count).filter_map(|r| r.logits).flatten().collect();
-                Rows::hidden(Some(rows))
-            }
-            Rows::Sum(count) => {
+            Rows::Pooled(pooling, count) => {
                 let rows = hidden.take(count).filter_map(|r| r.logits);
-                let sum = rows.reduce(|mut sum, row| {
-                    sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-                    sum
+                let joined = rows.reduce(|mut joined, row| {
+                    match pooling {
+                        Pooling::Mean => joined.iter_mut().zip(row).for_each(|(sum, x)| *sum += x),
+                        _ => joined.extend(row),
+                    }
+                    joined
                 });
-                Rows::hidden(sum)
+                // no answer if a hidden state is not finite
+                joined.filter(|row| all_finite(row)).map_or(Answer::Nothing, Answer::Hidden)
             }
         }
-    }
-
-    /// No answer if the hidden state is not finite.
-    fn hidden(row: Option<Vec<f32>>) -> Answer {
-        row.filter(|row| all_finite(row)).map_or(Answer::Nothing, Answer::Hidden)
     }
 }

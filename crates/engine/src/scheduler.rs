@@ -36,6 +36,8 @@ pub struct StepRules<'a> {
 pub struct Scheduler {
     limits: Limits,
     capacity: Capacity,
+    /// All tokens of a text are in one step: the model pools it.
+    reads_whole: bool,
     pages: Pages,
     /// In scheduling order.
     running: Vec<Sequence>,
@@ -55,6 +57,7 @@ impl Scheduler {
         Ok(Scheduler {
             limits,
             capacity,
+            reads_whole: false,
             pages: Pages::new(&capacity),
             running: vec![],
             waiting: VecDeque::new(),
@@ -65,16 +68,24 @@ impl Scheduler {
         })
     }
 
+    /// The same for a runner that reads texts whole ([`crate::Runner::reads_whole`]), or does not.
+    #[must_use]
+    pub fn reading_whole(self, reads_whole: bool) -> Scheduler {
+        Scheduler { reads_whole, ..self }
+    }
+
     /// Adds a request; an error says why it can never run, or that the queue is full.
     pub fn add(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
-        self.limits.admit(&request, &self.capacity)?;
+        self.limits.admit(&request, &self.capacity, self.reads_whole)?;
         self.limits.queue(self.running.len(), self.waiting.len(), self.clients.open(request.client))?;
         if self.running.iter().chain(&self.waiting).any(|s| s.id == id) {
             return Err(EngineError::Duplicate(id));
         }
         self.arrivals += 1;
         self.clients.enter(request.client);
-        self.wait(Sequence::new(id, self.arrivals, request));
+        let mut sequence = Sequence::new(id, self.arrivals, request);
+        sequence.model_pools = self.reads_whole;
+        self.wait(sequence);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use tern_graph::{AdapterScales, Random, Sample, Sampled, StateSlots};
 
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Runner, Want};
+use crate::{Answer, Batch, Capacity, EngineError, Entry, Pooling, Runner, Want};
 
 type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 
@@ -194,10 +194,10 @@ impl ScriptedRunner {
             Want::Nothing => return Ok(Answer::Nothing),
             Want::Token(sample, _) => sample,
             // two columns that depend on the tokens and on their order
-            Want::Sum => {
+            Want::Pooled(Pooling::Mean) => {
                 return Ok(Answer::Hidden(hidden(&history[entry.slice.position..], entry.slice.position)));
             }
-            Want::Last | Want::Whole(_) => {
+            Want::Pooled(_) => {
                 let last = history.len() - 1;
                 return Ok(Answer::Hidden(hidden(&history[last..], last)));
             }

@@ -32,6 +32,8 @@ pub(crate) struct Sequence {
     pub(crate) fresh: bool,
     pub(crate) finished: bool,
     failed: bool,
+    /// The model reads texts whole and pools them.
+    pub(crate) model_pools: bool,
     /// Whether it was in a step before.
     started: bool,
     prompt_len: usize,
@@ -65,6 +67,7 @@ impl Sequence {
             fresh: true,
             finished: false,
             failed: false,
+            model_pools: false,
             started: false,
             prompt_len: tokens.len(),
             counted: tokens.len(),
@@ -208,12 +211,12 @@ impl Sequence {
     /// A mean needs the hidden state of every token, also of cached ones; a text that is
     /// whole has nothing cached.
     fn reads_all(&self) -> bool {
-        matches!(self.request.pooling, Some(Pooling::Mean | Pooling::Whole(_)))
+        self.is_whole() || self.request.pooling == Some(Pooling::Mean)
     }
 
     /// Whether all its tokens must be in one step.
     pub(crate) fn is_whole(&self) -> bool {
-        matches!(self.request.pooling, Some(Pooling::Whole(_)))
+        self.model_pools || self.request.pooling.is_some_and(Pooling::needs_one_step)
     }
 
     /// Marks it as started; true the first time.
@@ -235,7 +238,8 @@ impl Sequence {
         let carried = (self.unknown > 0).then_some(self.sample);
         let tokens = if carried.is_some() { vec![0] } else { self.tokens[position..end].to_vec() };
         let want = match self.request.pooling {
-            Some(pooling) => Entry::pooled(pooling, last),
+            Some(Pooling::Last) if !last => Want::Nothing,
+            Some(pooling) => Want::Pooled(if self.model_pools { pooling.after_graph() } else { pooling }),
             None if last => {
                 self.count();
                 let history = History { tokens: &self.tokens, seen: &self.seen, mirostat: self.mirostat };
@@ -287,8 +291,10 @@ impl Sequence {
         match (&entry.want, answer) {
             (Want::Nothing, _) => {}
             (Want::Token(..), Answer::Token(sampled)) => self.take(sampled, emit),
-            (Want::Sum | Want::Last, Answer::Hidden(row)) => self.pool(row, emit),
-            (Want::Whole(_), Answer::Hidden(row)) => self.end(Event::Embedding(row.clone()), emit),
+            (Want::Pooled(_), Answer::Hidden(row)) if self.is_whole() => {
+                self.end(Event::Embedding(row.clone()), emit);
+            }
+            (Want::Pooled(_), Answer::Hidden(row)) => self.pool(row, emit),
             (Want::Token(sample, _), _) => {
                 // nothing could be sampled: either no token was allowed, or a logit was not finite
                 let why = match sample.mask.as_ref().map(Mask::wait) {
@@ -300,7 +306,7 @@ impl Sequence {
                 };
                 self.end(Event::Failed(why), emit);
             }
-            (Want::Sum | Want::Last | Want::Whole(_), _) => self.end(Event::Failed(not_finite), emit),
+            (Want::Pooled(_), _) => self.end(Event::Failed(not_finite), emit),
         }
     }
 

@@ -8,6 +8,7 @@ mod graph;
 mod lazy_tensor;
 mod memory;
 mod op;
+mod pooling;
 mod random;
 mod reference;
 mod sampling;
@@ -35,11 +36,12 @@ pub use op::{
     Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Temperature, Val,
     WeightId, clamp, softcap,
 };
+pub use pooling::Pooling;
 pub use random::Random;
 pub use reference::Reference;
 pub use sampling::{
-    Breakers, Dry, History, Mask, Mirostat, MirostatVersion, Sample, Sampled, Sampling, SamplingError, Seen,
-    Xtc, all_finite, divergence, log_sum_exp, top_logprobs,
+    BIAS, Breakers, Dry, History, InFiles, Mask, Mirostat, MirostatVersion, PARAMETERS, Parameter, Range,
+    Sample, Sampled, Sampling, SamplingError, Seen, Xtc, all_finite, divergence, log_sum_exp, top_logprobs,
 };
 pub use tensor::HostTensor;
 pub use weight_error::WeightError;

@@ -7,9 +7,11 @@ mod mask;
 mod parameters;
 mod sample;
 mod seen;
+mod table;
 
 pub use dry::{Breakers, Dry};
 pub use mask::Mask;
 pub use parameters::{History, Mirostat, MirostatVersion, Sampling, SamplingError, Xtc};
 pub use sample::{Sample, Sampled, all_finite, divergence, log_sum_exp, top_logprobs};
 pub use seen::Seen;
+pub use table::{BIAS, InFiles, PARAMETERS, Parameter, Range};

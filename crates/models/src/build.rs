@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use tern_formats::{Checkpoint, Metadata, MetadataError};
-use tern_graph::{Function, Graph, Val, WeightId};
+use tern_graph::{Function, Graph, Pooling, Val, WeightId};
 
 use crate::config::{Config, Keys};
 use crate::tensor::host_tensor;
-use crate::{ModelError, VectorRows, Vectors};
+use crate::{ModelError, Vectors};
 
 /// Where weights come from: a checkpoint, or a shape that has no weights yet.
 pub trait Source {
@@ -44,6 +44,8 @@ pub struct Build<'a> {
     pub(crate) reads_layers: bool,
     /// Layers of the file from here on are not run.
     pub(crate) skipped_from: Option<usize>,
+    /// The pooling of an encoder, if it is not the file's.
+    pub(crate) pooling: Option<Pooling>,
     /// The model computes these instead of logits.
     pub(crate) vectors: Option<Vectors>,
 }
@@ -59,6 +61,7 @@ impl<'a> Build<'a> {
             reads_experts: false,
             reads_layers: false,
             skipped_from: None,
+            pooling: None,
             vectors: None,
         }
     }
@@ -103,7 +106,7 @@ impl<'a> Build<'a> {
         let x = self.graph.outputs(x);
         let x = self.last_norm(x)?;
         if self.has("cls.output.weight") {
-            self.classifier(x, VectorRows::Last, Function::Tanh)?;
+            self.classifier(x, Pooling::Last, Function::Tanh)?;
             return Ok(self.graph.val(self.graph.nodes.len() - 1));
         }
         let name = if self.has("output.weight") { "output" } else { "token_embd" };

@@ -11,5 +11,4 @@ mod rope;
 pub(crate) use attention_style::{AttentionStyle, HeadShape, Latent, QkNorm};
 pub(crate) use blocks::{LayerStyle, ends_run};
 pub(crate) use experts::ExpertStyle;
-pub(crate) use pooling::Pooling;
-pub use pooling::{VectorKind, VectorRows, Vectors};
+pub use pooling::{VectorKind, Vectors};

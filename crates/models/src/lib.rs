@@ -21,6 +21,6 @@ pub use architectures::ALL;
 pub use build::{Build, Source};
 pub use config::Config;
 pub use error::ModelError;
-pub use layers::{VectorKind, VectorRows, Vectors};
+pub use layers::{VectorKind, Vectors};
 pub use model::Model;
 pub use synthetic::{SHAPES, Shape, ShapeExperts, Synth, plain_tokenizer};

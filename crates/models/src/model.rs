@@ -1,7 +1,7 @@
 //! From a checkpoint to a graph with its weights, or an error that says why not.
 
 use tern_formats::{Checkpoint, Metadata};
-use tern_graph::{Graph, LazyTensor, Op, Weight};
+use tern_graph::{Graph, LazyTensor, Op, Pooling, Weight};
 
 use crate::build::{Build, Source};
 use crate::config::{Config, Keys};
@@ -49,12 +49,23 @@ impl Model {
         source: &dyn Source,
         context: Option<usize>,
     ) -> Result<Model, ModelError> {
+        Model::build_pooled(metadata, source, context, None)
+    }
+
+    /// The same with another pooling than the file's, if it is an encoder.
+    fn build_pooled(
+        metadata: &Metadata,
+        source: &dyn Source,
+        context: Option<usize>,
+        pooling: Option<Pooling>,
+    ) -> Result<Model, ModelError> {
         let arch = Arch::of(metadata)?;
         let table = source.shape("token_embd.weight");
         let [vocab, _] = table.ok_or_else(|| ModelError::MissingTensor("token_embd.weight".into()))?;
         let keys = Keys { arch: arch.name, metadata };
         let experts = keys.optional_usize("expert_count")?.unwrap_or(0);
         let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
+        build.pooling = pooling;
         prism::rotate_weights(&mut build, metadata)?;
         (arch.build)(&mut build)?;
         if let Some(name) = build.graph.unread_rotations().next() {
@@ -93,7 +104,16 @@ impl Model {
         checkpoint: &Checkpoint,
         context: Option<usize>,
     ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
-        let model = Model::build(&checkpoint.metadata, checkpoint, context)?;
+        Model::open_pooled(checkpoint, context, None)
+    }
+
+    /// The same with another pooling than the file's, if it is an encoder: the pooling is part of its graph.
+    pub fn open_pooled(
+        checkpoint: &Checkpoint,
+        context: Option<usize>,
+        pooling: Option<Pooling>,
+    ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
+        let model = Model::build_pooled(&checkpoint.metadata, checkpoint, context, pooling)?;
         let tensors = model.tensors(checkpoint)?;
         Ok((model, tensors))
     }

@@ -4,10 +4,10 @@
 use serde::Deserialize;
 use tern_cpu::Cpu;
 use tern_graph::{
-    Backend, Bindings, HostTensor, KvCells, KvSpec, Output, Random, Reference, Reserve, Slice, StateSlots,
-    StateSpec, Step,
+    Backend, Bindings, HostTensor, KvCells, KvSpec, Output, Pooling, Random, Reference, Reserve, Slice,
+    StateSlots, StateSpec, Step,
 };
-use tern_models::{Model, SHAPES, Shape, Synth, VectorKind, VectorRows};
+use tern_models::{Model, SHAPES, Shape, Synth, VectorKind};
 
 const PAGE_LEN: usize = 32;
 /// Tokens of a step at most.
@@ -63,11 +63,7 @@ fn vectors(
         let slot = StateSlots { read: None, write: slices.len() as u32 };
         let state = (!graph.states.is_empty()).then_some(slot);
         slices.push(Slice { second, state, ..Slice::new(text.len(), 0, table) });
-        let rows = match vectors.unwrap().rows {
-            VectorRows::First => row..row + 1,
-            VectorRows::Last => row + text.len() - 1..row + text.len(),
-            VectorRows::Each => row..row + text.len(),
-        };
+        let rows = vectors.unwrap().pooling.after_graph().rows(row..row + text.len());
         outputs.extend(rows.map(|row| Output { row, sample: None, logits: true }));
         (page, row) = (page + pages, row + text.len());
     }
@@ -87,7 +83,7 @@ fn vectors(
     let step = Step { tokens, slices, outputs, ..Step::default() };
     let ticket = backend.submit(program, step).unwrap();
     let mut rows = backend.collect(ticket).unwrap().rows.into_iter().map(|row| row.logits.unwrap());
-    let each = |text: &[u32]| if vectors.unwrap().rows == VectorRows::Each { text.len() } else { 1 };
+    let each = |text: &[u32]| if vectors.unwrap().pooling == Pooling::None { text.len() } else { 1 };
     texts.iter().map(|(text, _)| rows.by_ref().take(each(text)).flatten().collect()).collect()
 }
 

@@ -11,8 +11,10 @@ use tern_cpu::Cpu;
 use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::quantize::{Quantization, Recipe};
 use tern_formats::{Checkpoint, Conversion, FolderExport};
-use tern_graph::{Backend, Bindings, HostTensor, KvCells, KvSpec, Output, Reference, Reserve, Slice, Step};
-use tern_models::{Model, VectorKind, VectorRows};
+use tern_graph::{
+    Backend, Bindings, HostTensor, KvCells, KvSpec, Output, Pooling, Reference, Reserve, Slice, Step,
+};
+use tern_models::{Model, VectorKind};
 
 use self::recorded::{error, logits, numbers, tokenizer, values, write_folder};
 
@@ -56,15 +58,13 @@ fn rows(folder: &Path, recorded: &Recorded) -> Result<Vec<Vec<f32>>, String> {
 }
 
 fn rows_on(backend: Box<dyn Backend>, folder: &Path, recorded: &Recorded) -> Result<Vec<Vec<f32>>, String> {
-    let mut checkpoint = Checkpoint::open(folder).map_err(|e| e.to_string())?;
-    let (mut model, mut tensors) = Model::open(&checkpoint, Some(CONTEXT)).map_err(|e| e.to_string())?;
+    let checkpoint = Checkpoint::open(folder).map_err(|e| e.to_string())?;
+    let open = |pooling| Model::open_pooled(&checkpoint, Some(CONTEXT), pooling).map_err(|e| e.to_string());
+    let (mut model, mut tensors) = open(None)?;
     let tokens: Vec<u32> = recorded.numbers("tokens").into_iter().map(|id| id as u32).collect();
     if let Some(vectors) = model.vectors {
         if vectors.kind == VectorKind::Embedding {
-            // a row per token
-            let key = format!("{}.pooling_type", model.config.arch);
-            checkpoint.metadata.insert(key, tern_formats::Value::Uint(0));
-            (model, tensors) = Model::open(&checkpoint, Some(CONTEXT)).map_err(|e| e.to_string())?;
+            (model, tensors) = open(Some(Pooling::None))?; // a row per token
         }
         let tensors: Vec<_> = tensors.iter().map(|t| t.make().unwrap()).collect();
         return Ok(vectors_on(backend, &model, &tensors, tokens, &recorded.numbers("positions")));
@@ -96,10 +96,9 @@ fn vectors_on(
     let kv = Some(backend.reserve(&Reserve::Kv(kv)).unwrap());
     let bindings = Bindings { weights: &weights, kv, state: None, max_tokens: 32, max_outputs: 32 };
     let program = backend.compile(graph, &bindings).unwrap();
-    let rows = match model.vectors.unwrap().rows {
-        VectorRows::First => vec![0],
-        VectorRows::Last => vec![tokens.len() - 1],
-        VectorRows::Each => positions.to_vec(),
+    let rows = match model.vectors.unwrap().pooling {
+        Pooling::None => positions.to_vec(),
+        pooling => pooling.after_graph().rows(0..tokens.len()).collect(),
     };
     let outputs = rows.into_iter().map(|row| Output { row, sample: None, logits: true }).collect();
     let slices = vec![Slice::new(tokens.len(), 0, vec![0, 1])];
@@ -290,13 +289,14 @@ fn a_classifier_of_modern_bert_reads_the_mean_or_the_first_token() {
     let folder = tempfile::tempdir().unwrap();
     recorded.write(folder.path(), "F32");
     let mut source = Checkpoint::open(folder.path()).unwrap();
-    let rows = |source: &Checkpoint| Model::open(source, None).map(|(model, _)| model.vectors.unwrap().rows);
-    assert_eq!(rows(&source).unwrap(), VectorRows::First);
+    let pooling =
+        |source: &Checkpoint| Model::open(source, None).map(|(model, _)| model.vectors.unwrap().pooling);
+    assert_eq!(pooling(&source).unwrap(), Pooling::Cls);
     let key = "modern-bert.classifier.pooling_type";
     source.metadata.insert(key, tern_formats::Value::Uint(1));
-    assert_eq!(rows(&source).unwrap(), VectorRows::Last);
+    assert_eq!(pooling(&source).unwrap(), Pooling::Mean);
     source.metadata.insert(key, tern_formats::Value::Uint(3));
-    assert_eq!(rows(&source).unwrap_err().to_string(), format!("`{key}` is 3: want 1 or 2"));
+    assert_eq!(pooling(&source).unwrap_err().to_string(), format!("`{key}` is 3: want 1 or 2"));
 }
 
 /// Models whose folders are written; the others are read only, and refused by the name of their architecture.

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tern_engine::{Pooling, WholeRows};
+use tern_engine::Pooling;
 use tern_formats::Metadata;
 use tern_graph::Backend;
-use tern_models::{Model as Architecture, VectorRows};
+use tern_models::Model as Architecture;
 use tern_text::{ChatTemplate, Tokenizer};
 
 use crate::model::{ModelFacts, ModelParts, start_engine};
@@ -117,13 +117,7 @@ fn chat_template(tokenizer: &Tokenizer, given: Option<&str>) -> Result<Option<Ch
 /// (3 is the last token), or the mean.
 fn pooling(requested: Option<Pooling>, model: &Architecture, metadata: &Metadata) -> Result<Pooling, Error> {
     if let Some(vectors) = model.vectors {
-        let whole = model.graph.sequence_rules().whole;
-        return Ok(match vectors.rows {
-            VectorRows::Last if !whole => Pooling::Last,
-            VectorRows::First => Pooling::Whole(WholeRows::First),
-            VectorRows::Last => Pooling::Whole(WholeRows::Last),
-            VectorRows::Each => Pooling::Whole(WholeRows::Each),
-        });
+        return Ok(vectors.pooling);
     }
     let file = metadata.optional_usize(&format!("{}.pooling_type", model.config.arch))?;
     Ok(requested.unwrap_or(if file == Some(3) { Pooling::Last } else { Pooling::Mean }))

@@ -74,6 +74,15 @@ pub enum Error {
     /// Two adapters of one model have the same name.
     #[error("two adapters have the name {0}")]
     AdapterName(String),
+    /// A sampling parameter outside its range.
+    #[error(transparent)]
+    Sampling(#[from] tern_engine::SamplingError),
+    /// A sampling parameter that does not exist.
+    #[error("unknown sampling parameter {name}: want one of {}", parameter_names())]
+    UnknownParameter {
+        /// Its name.
+        name: String,
+    },
     /// The recommended sampling parameters of the model are invalid.
     #[error("recommended sampling parameters of {name}: {reason}")]
     Recommended {
@@ -108,6 +117,11 @@ pub enum Error {
     /// The request was cancelled because the engine was shut down.
     #[error("the engine was shut down")]
     Cancelled,
+}
+
+/// The names of all sampling parameters.
+fn parameter_names() -> String {
+    tern_graph::PARAMETERS.iter().map(|parameter| parameter.name).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {

@@ -219,7 +219,8 @@ impl Model {
     pub fn longest_text(&self) -> usize {
         let handle = self.handle();
         let capacity = handle.capacity();
-        let step = if matches!(self.pooling(), Pooling::Whole(_)) { capacity.max_tokens } else { usize::MAX };
+        let whole = handle.reads_whole() || self.pooling().needs_one_step();
+        let step = if whole { capacity.max_tokens } else { usize::MAX };
         handle.limits().max_context.min(capacity.kv_tokens()).min(step)
     }
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use tern_engine::{Capacity, GraphRunner, Pooling, RunnerConfig, WholeRows};
-use tern_formats::{Checkpoint, FormatError, Value};
+use tern_engine::{Capacity, GraphRunner, RunnerConfig};
+use tern_formats::{Checkpoint, FormatError};
 use tern_graph::Backend;
 use tern_hub::Source;
 use tern_models::{Model as Architecture, Shape, Synth};
@@ -65,16 +65,6 @@ fn open_by(
     }
 }
 
-/// The number of a pooling in files.
-fn pooling_type(pooling: Pooling) -> u64 {
-    match pooling {
-        Pooling::Whole(WholeRows::Each) => 0,
-        Pooling::Mean => 1,
-        Pooling::Whole(WholeRows::First) => 2,
-        Pooling::Last | Pooling::Whole(WholeRows::Last) => 3,
-    }
-}
-
 impl OpenedModel {
     /// Opens a model by name, file, folder or `org/repo[:QUANT]`, and builds its graph.
     pub fn open(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<OpenedModel, Error> {
@@ -85,14 +75,7 @@ impl OpenedModel {
         if requested > trained {
             return Err(Error::Context { name: name.to_string(), requested, trained });
         }
-        let mut checkpoint = checkpoint;
-        let (mut model, mut tensors) = Architecture::open(&checkpoint, Some(requested))?;
-        if let (Some(pooling), Some(_)) = (options.pooling, model.vectors) {
-            // the pooling of an encoder is part of its graph
-            let key = format!("{}.pooling_type", model.config.arch);
-            checkpoint.metadata.insert(key, Value::Uint(pooling_type(pooling)));
-            (model, tensors) = Architecture::open(&checkpoint, Some(requested))?;
-        }
+        let (model, tensors) = Architecture::open_pooled(&checkpoint, Some(requested), options.pooling)?;
         let (name, metadata) = (name.to_string(), checkpoint.metadata);
         let LoadOptions { kv_cells, experts, threads, .. } = *options;
         let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;

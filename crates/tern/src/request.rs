@@ -11,6 +11,7 @@ use tern_text::ToolSchemas;
 
 use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
 use crate::preamble::ChatStart;
+use crate::sampling::TEMPERATURE;
 use crate::stream::TextStream;
 use crate::{Chat, ChatEnd, Error, Message, Model, PartialSampling};
 
@@ -42,7 +43,7 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Sampling parameters that differ from the model's.
     pub sampling: PartialSampling,
-    /// Penalties, bias, further filters and log-probabilities; the fields of `sampling` and `seed` go before its own.
+    /// Bias, log-probabilities, and parameters that neither `sampling` nor the model sets; `seed` goes before its own.
     pub base: Sampling,
     /// What ends a repetition, if `base` has DRY on.
     pub dry_breakers: Vec<String>,
@@ -101,7 +102,7 @@ impl Request {
     /// Sets the randomness; 0 always takes the most probable token.
     #[must_use]
     pub fn temperature(mut self, temperature: f32) -> Request {
-        self.sampling.temperature = Some(temperature);
+        self.sampling = self.sampling.with(TEMPERATURE, temperature.into());
         self
     }
 

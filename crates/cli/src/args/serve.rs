@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use tern::Pooling;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::values::{self, positive};
-use super::{ModelArgs, PartialSamplingArgs, SamplerArgs, YEAR};
+use super::{BreakerArgs, ModelArgs, ParameterArgs, YEAR};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -107,13 +108,15 @@ pub(crate) struct ServeArgs {
     /// loopback, and elsewhere if there is no API key
     #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
-    /// Pooling of embeddings [default: the pooling in the model's file, or mean]
-    #[arg(long, help_heading = "Model and device", value_name = "HOW")]
-    pub(crate) pooling: Option<PoolingArg>,
+    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the pooling in the
+    /// model's file, or mean]
+    #[arg(long, help_heading = "Model and device", value_name = "HOW", value_parser = values::pooling(),
+        hide_possible_values = true)]
+    pub(crate) pooling: Option<Pooling>,
     #[command(flatten)]
-    pub(crate) sampling: PartialSamplingArgs,
+    pub(crate) sampling: ParameterArgs,
     #[command(flatten)]
-    pub(crate) samplers: SamplerArgs,
+    pub(crate) breakers: BreakerArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
@@ -164,15 +167,4 @@ pub(crate) enum LogFormat {
 pub(crate) enum UnknownArg {
     Refuse,
     Ignore,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PoolingArg {
-    /// A vector per token
-    None,
-    Mean,
-    /// The first token
-    Cls,
-    /// The last token
-    Last,
 }

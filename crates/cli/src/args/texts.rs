@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use tern::Pooling;
 
-use super::values::positive;
-use super::{ModelArgs, PoolingArg};
+use super::ModelArgs;
+use super::values::{self, positive};
 
 #[derive(Debug, Args)]
 pub(crate) struct EmbedArgs {
@@ -25,9 +26,10 @@ pub(crate) struct EmbedArgs {
     /// Shorten texts that exceed the context instead of refusing them
     #[arg(long)]
     pub(crate) truncate: bool,
-    /// Pooling of embeddings [default: the pooling in the model's file, or mean]
-    #[arg(long, value_enum)]
-    pub(crate) pooling: Option<PoolingArg>,
+    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the pooling in the
+    /// model's file, or mean]
+    #[arg(long, value_name = "HOW", value_parser = values::pooling(), hide_possible_values = true)]
+    pub(crate) pooling: Option<Pooling>,
 }
 
 #[derive(Debug, Args)]

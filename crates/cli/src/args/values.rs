@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use tern::Pooling;
 use tern::formats::quantize::{Keep, RECIPES, Recipe};
 use tern::quant;
 
@@ -51,6 +53,11 @@ impl FromStr for Seed {
     }
 }
 
+/// The names of poolings, which completions offer too.
+pub(crate) fn pooling() -> impl TypedValueParser<Value = Pooling> {
+    PossibleValuesParser::new(Pooling::ALL.map(Pooling::name)).try_map(|name| name.parse::<Pooling>())
+}
+
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a whole number from 1".into()),
@@ -69,15 +76,6 @@ pub(crate) fn threads(text: &str) -> Result<usize, String> {
 
 pub(crate) fn context(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number from 1, or 0 for the trained context".into())
-}
-
-/// -1 also means all tokens, as in vLLM.
-pub(crate) fn top_k(text: &str) -> Result<usize, String> {
-    match (text, text.parse()) {
-        ("-1", _) => Ok(0),
-        (_, Ok(k)) => Ok(k),
-        _ => Err("expected a whole number; 0 is all tokens".into()),
-    }
 }
 
 /// A number of bytes, with M or G for a million or a billion of them, as llama-gguf-split has it.
@@ -170,8 +168,6 @@ mod tests {
         assert_eq!("-1".parse(), Ok(Seed(None)));
         assert_eq!("18446744073709551615".parse(), Ok(Seed(Some(u64::MAX))));
         assert!(["-2", "18446744073709551616", "x"].iter().all(|text| text.parse::<Seed>().is_err()));
-        assert_eq!((top_k("-1"), top_k("40")), (Ok(0), Ok(40)));
-        assert!(top_k("-2").is_err());
         assert_eq!((context("0"), context("12")), (Ok(0), Ok(12)));
         assert!(context("-1").is_err());
     }

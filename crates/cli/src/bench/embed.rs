@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use serde_json::json;
-use tern::engine::{Batch, Capacity, Entry, Runner, Want, WholeRows};
+use tern::engine::{Batch, Capacity, Entry, Pooling, Runner, Want};
 use tern::graph::{PageTable, Random, Slice};
 use tern::{Context, PAGE_LEN};
 
@@ -29,11 +29,7 @@ pub(crate) fn bench_embed(args: &BenchEmbedArgs) -> CliResult<()> {
             format!("--tokens: expected at most {context}, the context of {name}, got {}", args.tokens);
         return Err(CliError::message(text));
     }
-    let rows = match opened.model.vectors.map(|v| v.rows) {
-        Some(tern::models::VectorRows::First) => WholeRows::First,
-        Some(tern::models::VectorRows::Each) => WholeRows::Each,
-        _ => WholeRows::Last,
-    };
+    let pooling = opened.model.vectors.map_or(Pooling::Last, |vectors| vectors.pooling.after_graph());
     let backend = args.model.backend()?;
     let max_tokens = args.step_tokens.unwrap_or(backend.info().step_tokens).max(args.tokens);
     let (each, pages_each) = (max_tokens / args.tokens, args.tokens.div_ceil(PAGE_LEN));
@@ -54,7 +50,7 @@ pub(crate) fn bench_embed(args: &BenchEmbedArgs) -> CliResult<()> {
         let entry = |(i, tokens): (usize, &Vec<u32>)| {
             let pages: PageTable = (i * pages_each..(i + 1) * pages_each).map(|page| page as u32).collect();
             let slice = Slice::new(tokens.len(), 0, pages);
-            Entry { id: i as u64, tokens: tokens.clone(), carried: None, slice, want: Want::Whole(rows) }
+            Entry { id: i as u64, tokens: tokens.clone(), carried: None, slice, want: Want::Pooled(pooling) }
         };
         Batch { entries: texts.iter().enumerate().map(entry).collect(), ..Batch::default() }
     };

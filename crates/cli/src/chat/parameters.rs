@@ -1,11 +1,12 @@
 //! The parameters that `/set` changes during a conversation: those of the flags, by the same names.
 
 use std::fmt::Display;
-use std::str::FromStr;
 
 use serde_json::{Map, Value};
-use tern::{Model, Request, Sampling};
+use tern::graph::{PARAMETERS, Parameter};
+use tern::{Model, Request};
 
+use crate::args::sampling::parsed;
 use crate::args::{ChatArgs, MaxTokens, SamplingArgs, Seed};
 use crate::nearest;
 
@@ -28,17 +29,45 @@ enum Think {
 /// Efforts that templates know.
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
 
-/// A parameter: its name, how it is set, and its value as it applies.
-struct Parameter {
+/// A parameter that is no row of the table of sampling: its name, how it is set, and its value as it applies.
+struct Other {
     name: &'static str,
     /// Another name.
     alias: &'static str,
     set: fn(&mut Parameters, &str) -> Result<(), String>,
-    get: fn(&Parameters, &Sampling) -> String,
+    get: fn(&Parameters) -> String,
 }
 
-fn parse<T: FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| "want a number".to_string())
+/// What `/set` knows besides [`PARAMETERS`].
+const OTHERS: &[Other] = &[
+    Other {
+        name: "seed",
+        alias: "",
+        set: |p, text| put(&mut p.sampling.seed, Some(text.parse()?)),
+        get: |p| p.sampling.seed.and_then(|Seed(seed)| seed).map_or("-1 (random)".into(), shown),
+    },
+    Other {
+        name: "max-tokens",
+        alias: "num-predict",
+        set: |p, text| put(&mut p.max_tokens, text.parse()?),
+        get: |p| shown(p.max_tokens),
+    },
+    Other {
+        name: "think",
+        alias: "",
+        set: set_think,
+        get: |p| match &p.think {
+            None => "as the model's template has it".into(),
+            Some(Think::Switched(on)) => if *on { "on" } else { "off" }.into(),
+            Some(Think::Effort(effort)) => effort.clone(),
+        },
+    },
+];
+
+/// Whether `/set` knows a parameter by this name, which has `-` for `_`.
+fn is_named(parameter: &Parameter, name: &str) -> bool {
+    let is = |known: &&str| *known == name || known.replace('_', "-") == name;
+    [parameter.flag].iter().chain(parameter.flag_aliases).chain(parameter.aliases).any(is)
 }
 
 fn put<T>(place: &mut T, value: T) -> Result<(), String> {
@@ -48,63 +77,6 @@ fn put<T>(place: &mut T, value: T) -> Result<(), String> {
 
 fn shown(value: impl Display) -> String {
     value.to_string()
-}
-
-/// Everything that `/set` knows.
-#[rustfmt::skip]
-const PARAMETERS: &[Parameter] = &[
-    Parameter { name: "temp", alias: "temperature",
-        set: |p, text| put(&mut p.sampling.partial.temp, Some(parse(text)?)), get: |_, s| shown(s.temperature) },
-    Parameter { name: "top-k", alias: "",
-        set: |p, text| put(&mut p.sampling.partial.top_k, Some(crate::args::top_k(text)?)), get: |_, s| shown(s.top_k) },
-    Parameter { name: "top-p", alias: "",
-        set: |p, text| put(&mut p.sampling.partial.top_p, Some(parse(text)?)), get: |_, s| shown(s.top_p) },
-    Parameter { name: "min-p", alias: "",
-        set: |p, text| put(&mut p.sampling.partial.min_p, Some(parse(text)?)), get: |_, s| shown(s.min_p) },
-    Parameter { name: "repeat-penalty", alias: "repetition-penalty",
-        set: |p, text| put(&mut p.sampling.partial.repeat_penalty, Some(parse(text)?)), get: |_, s| shown(s.repetition) },
-    Parameter { name: "frequency-penalty", alias: "",
-        set: |p, text| put(&mut p.sampling.frequency_penalty, parse(text)?), get: |_, s| shown(s.frequency) },
-    Parameter { name: "presence-penalty", alias: "",
-        set: |p, text| put(&mut p.sampling.presence_penalty, parse(text)?), get: |_, s| shown(s.presence) },
-    Parameter { name: "top-n-sigma", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.top_n_sigma, parse(text)?), get: |_, s| shown(s.top_n_sigma) },
-    Parameter { name: "typical-p", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.typical_p, parse(text)?), get: |_, s| shown(s.typical_p) },
-    Parameter { name: "xtc-probability", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.xtc_probability, parse(text)?), get: |_, s| shown(s.xtc.probability) },
-    Parameter { name: "xtc-threshold", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.xtc_threshold, parse(text)?), get: |_, s| shown(s.xtc.threshold) },
-    Parameter { name: "dry-multiplier", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.dry_multiplier, parse(text)?), get: |_, s| shown(s.dry.multiplier) },
-    Parameter { name: "dry-base", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.dry_base, parse(text)?), get: |_, s| shown(s.dry.base) },
-    Parameter { name: "dry-allowed-length", alias: "",
-        set: |p, text| put(&mut p.sampling.samplers.dry_allowed_length, parse(text)?),
-        get: |_, s| shown(s.dry.allowed_length) },
-    Parameter { name: "mirostat", alias: "", set: set_mirostat, get: |p, _| shown(p.sampling.samplers.mirostat) },
-    Parameter { name: "mirostat-tau", alias: "mirostat-ent",
-        set: |p, text| put(&mut p.sampling.samplers.mirostat_tau, parse(text)?),
-        get: |p, _| shown(p.sampling.samplers.mirostat_tau) },
-    Parameter { name: "mirostat-eta", alias: "mirostat-lr",
-        set: |p, text| put(&mut p.sampling.samplers.mirostat_eta, parse(text)?),
-        get: |p, _| shown(p.sampling.samplers.mirostat_eta) },
-    Parameter { name: "seed", alias: "",
-        set: |p, text| put(&mut p.sampling.seed, Some(text.parse()?)),
-        get: |p, _| p.sampling.seed.and_then(|Seed(seed)| seed).map_or("-1 (random)".into(), shown) },
-    Parameter { name: "max-tokens", alias: "num-predict",
-        set: |p, text| put(&mut p.max_tokens, text.parse()?), get: |p, _| shown(p.max_tokens) },
-    Parameter { name: "think", alias: "", set: set_think, get: |p, _| match &p.think {
-        None => "as the model's template has it".into(),
-        Some(Think::Switched(on)) => if *on { "on".into() } else { "off".into() },
-        Some(Think::Effort(effort)) => effort.clone(),
-    } },
-];
-
-fn set_mirostat(parameters: &mut Parameters, text: &str) -> Result<(), String> {
-    let version = parse(text).ok().filter(|version| *version <= 2).ok_or("want 0 (off), 1 or 2")?;
-    parameters.sampling.samplers.mirostat = version;
-    Ok(())
 }
 
 fn set_think(parameters: &mut Parameters, text: &str) -> Result<(), String> {
@@ -125,19 +97,25 @@ impl Parameters {
     /// `/set NAME VALUE`; nothing changes if the value is wrong. Names may have `_` for `-`.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let wanted = name.trim_start_matches('-').replace('_', "-").to_ascii_lowercase();
-        let is_named = |parameter: &&Parameter| [parameter.name, parameter.alias].contains(&wanted.as_str());
-        let Some(parameter) = PARAMETERS.iter().find(is_named) else {
-            let names = PARAMETERS.iter().map(|parameter| parameter.name);
-            let near = nearest::tip(&wanted, names.clone());
-            let all: Vec<&str> = names.chain(["system"]).collect();
+        let parameter = PARAMETERS.iter().find(|parameter| is_named(parameter, &wanted));
+        let other = OTHERS.iter().find(|other| [other.name, other.alias].contains(&wanted.as_str()));
+        let Some(known) = parameter.map(|parameter| parameter.flag).or(other.map(|other| other.name)) else {
+            let near = nearest::tip(&wanted, names());
+            let all: Vec<&str> = names().chain(["system"]).collect();
             return Err(format!("unknown parameter {name}{near}: want one of {}", all.join(", ")));
         };
         if value.is_empty() {
-            return Err(format!("/set {}: missing value", parameter.name));
+            return Err(format!("/set {known}: missing value"));
         }
         let mut changed = self.clone();
-        let failed = |why: String| format!("/set {} {value}: {why}", parameter.name);
-        (parameter.set)(&mut changed, value).map_err(failed)?;
+        let failed = |why: String| format!("/set {known} {value}: {why}");
+        if let Some(parameter) = parameter {
+            let set = &mut changed.sampling.parameters.0;
+            *set = set.with(parameter, parsed(parameter, value).map_err(failed)?);
+        }
+        if let Some(other) = other {
+            (other.set)(&mut changed, value).map_err(failed)?;
+        }
         changed.sampling.check().map_err(|e| failed(e.to_string()))?;
         *self = changed;
         Ok(())
@@ -162,15 +140,27 @@ impl Parameters {
     /// All parameters as they apply to this model, one per line.
     pub(crate) fn table(&self, model: &Model) -> String {
         let sampling = model.sampling(&self.sampling.apply(Request::text("")));
-        let row =
-            |parameter: &Parameter| format!("  {:20} {}\n", parameter.name, (parameter.get)(self, &sampling));
-        PARAMETERS.iter().map(row).collect()
+        let row = |name: &str, value: String| format!("  {name:20} {value}\n");
+        let of_table = |parameter: &Parameter| {
+            // what is set is shown although it may have no effect now, such as the target of mirostat
+            let set = self.sampling.parameters.0.get(parameter);
+            row(parameter.flag, parameter.shown(set.unwrap_or_else(|| (parameter.get)(&sampling))))
+        };
+        let others = OTHERS.iter().map(|other| row(other.name, (other.get)(self)));
+        PARAMETERS.iter().map(of_table).chain(others).collect()
     }
+}
+
+/// The names that `/set` lists.
+fn names() -> impl Iterator<Item = &'static str> + Clone {
+    PARAMETERS.iter().map(|parameter| parameter.flag).chain(OTHERS.iter().map(|other| other.name))
 }
 
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+
+    use tern::Sampling;
 
     use super::*;
     use crate::args::{Cli, Command};
@@ -189,15 +179,21 @@ mod tests {
         {
             parameters.set(name, value).unwrap();
         }
-        let partial = &parameters.sampling.partial;
-        assert_eq!((partial.temp, partial.top_k, partial.min_p), (Some(0.7), Some(0), Some(0.1)));
+        let sampling = parameters.sampling.parameters.0.over(Sampling::default());
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.min_p), (0.7, 0, 0.1));
         assert_eq!(
             (parameters.sampling.seed, parameters.max_tokens),
             (Some(Seed(Some(7))), MaxTokens(Some(9)))
         );
-        for parameter in PARAMETERS {
-            let value = if parameter.name == "think" { "off" } else { "1" };
-            assert_eq!(parameters.set(parameter.name, value), Ok(()), "{}", parameter.name);
+        for name in names().chain([
+            "temperature",
+            "repetition-penalty",
+            "mirostat_mode",
+            "mirostat-lr",
+            "num_predict",
+        ]) {
+            let value = if name == "think" { "off" } else { "1" };
+            assert_eq!(parameters.set(name, value), Ok(()), "{name}");
         }
     }
 
@@ -205,12 +201,8 @@ mod tests {
     fn every_parameter_is_a_flag_except_think() {
         let flags = <Cli as clap::CommandFactory>::command();
         let chat = flags.find_subcommand("chat").unwrap();
-        for parameter in PARAMETERS.iter().filter(|parameter| parameter.name != "think") {
-            assert!(
-                chat.get_arguments().any(|arg| arg.get_long() == Some(parameter.name)),
-                "{}",
-                parameter.name
-            );
+        for name in names().filter(|name| *name != "think") {
+            assert!(chat.get_arguments().any(|arg| arg.get_long() == Some(name)), "{name}");
         }
     }
 
@@ -220,13 +212,13 @@ mod tests {
         let before = format!("{parameters:?}");
         let mut error = |name: &str, value: &str| parameters.set(name, value).unwrap_err();
         assert_eq!(error("top-p", "2"), "/set top-p 2: top_p: want 0 to 1, got 2");
-        assert_eq!(error("temp", "warm"), "/set temp warm: want a number");
+        assert_eq!(error("temp", "warm"), "/set temp warm: expected a number");
         assert_eq!(error("temp", ""), "/set temp: missing value");
         assert_eq!(
             error("think", "maybe"),
             "/set think maybe: want on, off or an effort (low, medium, high)"
         );
-        assert_eq!(error("mirostat", "3"), "/set mirostat 3: want 0 (off), 1 or 2");
+        assert_eq!(error("mirostat", "3"), "/set mirostat 3: expected a whole number, 0 to 2");
         assert!(
             error("tmp", "1")
                 .starts_with("unknown parameter tmp (did you mean temp?): want one of temp, top-k, ")

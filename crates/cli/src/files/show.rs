@@ -4,6 +4,7 @@ use std::io::Write;
 
 use serde_json::{Map, Value, json};
 use tern::formats::{Checkpoint, escaped, shown};
+use tern::graph::Parameter;
 use tern::models::Model;
 use tern::text::{ChatTemplate, Tokenizer};
 use tern::{PartialSampling, inspect_checkpoint, units};
@@ -75,17 +76,12 @@ impl Summary {
     }
 
     /// The sampling parameters that apply without flags, and whether the file recommends each.
-    fn parameters(&self) -> [(&'static str, f64, bool); 5] {
-        let own = &self.sampling;
-        let all = own.or(PartialSampling::USUAL);
-        let float = |x: Option<f32>| x.map_or(0.0, f64::from);
-        [
-            ("temperature", float(all.temperature), own.temperature.is_some()),
-            ("top_k", all.top_k.unwrap_or(0) as f64, own.top_k.is_some()),
-            ("top_p", float(all.top_p), own.top_p.is_some()),
-            ("min_p", float(all.min_p), own.min_p.is_some()),
-            ("repeat_penalty", float(all.repetition), own.repetition.is_some()),
-        ]
+    fn parameters(&self) -> Vec<(&'static str, f64, bool)> {
+        let all = self.sampling.or(PartialSampling::USUAL);
+        let row = |(parameter, value): (&'static Parameter, Option<f64>)| {
+            Some((parameter.name, value?, self.sampling.get(parameter).is_some()))
+        };
+        all.rows().filter_map(row).collect()
     }
 
     fn to_text(&self) -> String {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tern::engine::{Answer, Batch, Capacity, Engine, EngineError, Limits, Runner, ScriptedRunner};
 use tern::formats::Checkpoint;
 use tern::text::Tokenizer;
-use tern::{ModelParts, PartialSampling, Sampling};
+use tern::{ModelParts, PartialSampling, Pooling, Sampling};
 
 use super::*;
 use crate::report;

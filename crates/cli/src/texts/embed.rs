@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::json;
-use tern::engine::WholeRows;
 use tern::{Context, LoadOptions, Model, Pooling};
 
 use crate::args::EmbedArgs;
@@ -12,10 +11,7 @@ use crate::error::{CliError, CliResult};
 
 pub(crate) fn embed(args: &EmbedArgs) -> CliResult<()> {
     let lines = lines(args.file.as_deref())?;
-    let options = LoadOptions {
-        pooling: args.pooling.map(crate::serve::pooling),
-        ..args.model.options(Context::AtMost(usize::MAX))
-    };
+    let options = LoadOptions { pooling: args.pooling, ..args.model.options(Context::AtMost(usize::MAX)) };
     let model = Model::load_showing(args.model.name("stories"), &options, &args.model.progress())?;
     if args.model.given().is_none() && !args.model.quiet {
         eprintln!(
@@ -27,7 +23,7 @@ pub(crate) fn embed(args: &EmbedArgs) -> CliResult<()> {
     if args.truncate {
         texts.iter_mut().for_each(|text| truncate(&model, text));
     }
-    let each = model.pooling() == Pooling::Whole(WholeRows::Each);
+    let each = model.pooling() == Pooling::None;
     if each && args.table {
         return Err(CliError::message("--table: expected a vector per text, pooling none has one per token"));
     }

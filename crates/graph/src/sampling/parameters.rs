@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::{BIAS, PARAMETERS};
 use crate::{Dry, Random, Sample, Seen};
 
 /// How tokens are chosen. The default is greedy with every penalty off.
@@ -10,7 +11,7 @@ use crate::{Dry, Random, Sample, Seen};
 /// alone: the many markers of a prompt must not keep the model from writing the one that ends its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the best token.
+    /// 0 takes the best token; at most 2.
     pub temperature: f32,
     /// Keep this many best tokens; 0 keeps all.
     pub top_k: usize,
@@ -125,69 +126,21 @@ pub struct SamplingError {
     /// The parameter.
     pub name: &'static str,
     /// Its range.
-    pub want: &'static str,
+    pub want: String,
     /// Its value.
     pub got: String,
 }
 
-/// A parameter and its range.
-struct Range {
-    name: &'static str,
-    get: fn(&Sampling) -> f32,
-    low: f32,
-    high: f32,
-    want: &'static str,
-}
-
-const RANGES: &[Range] = &[
-    Range { name: "temperature", get: |s| s.temperature, low: 0.0, high: f32::MAX, want: "0 or more" },
-    Range { name: "top_p", get: |s| s.top_p, low: 0.0, high: 1.0, want: "0 to 1" },
-    Range { name: "min_p", get: |s| s.min_p, low: 0.0, high: 1.0, want: "0 to 1" },
-    Range {
-        name: "repetition",
-        get: |s| s.repetition,
-        low: f32::MIN_POSITIVE,
-        high: f32::MAX,
-        want: "more than 0",
-    },
-    Range { name: "frequency", get: |s| s.frequency, low: -2.0, high: 2.0, want: "-2 to 2" },
-    Range { name: "presence", get: |s| s.presence, low: -2.0, high: 2.0, want: "-2 to 2" },
-    Range { name: "top_n_sigma", get: |s| s.top_n_sigma, low: 0.0, high: f32::MAX, want: "0 or more" },
-    Range { name: "typical_p", get: |s| s.typical_p, low: 0.0, high: 1.0, want: "0 to 1" },
-    Range { name: "xtc_probability", get: |s| s.xtc.probability, low: 0.0, high: 1.0, want: "0 to 1" },
-    Range { name: "xtc_threshold", get: |s| s.xtc.threshold, low: 0.0, high: 1.0, want: "0 to 1" },
-    Range { name: "dry_multiplier", get: |s| s.dry.multiplier, low: 0.0, high: f32::MAX, want: "0 or more" },
-    Range { name: "dry_base", get: |s| s.dry.base, low: 1.0, high: f32::MAX, want: "1 or more" },
-    Range {
-        name: "mirostat_tau",
-        get: |s| s.mirostat.map_or(0.0, |m| m.tau),
-        low: 0.0,
-        high: f32::MAX,
-        want: "0 or more",
-    },
-    Range {
-        name: "mirostat_eta",
-        get: |s| s.mirostat.map_or(0.0, |m| m.eta),
-        low: 0.0,
-        high: 1.0,
-        want: "0 to 1",
-    },
-];
-
 impl Sampling {
     /// Refuses a parameter that is not a number or lies outside its range.
     pub fn check(&self) -> Result<(), SamplingError> {
-        for &Range { name, get, low, high, want } in RANGES {
-            let got = get(self);
-            // a NaN lies in no range
-            if !(low..=high).contains(&got) {
-                return Err(SamplingError { name, want, got: got.to_string() });
-            }
-        }
-        match self.bias.iter().find(|(_, by)| !(-100.0..=100.0).contains(by)) {
-            Some((id, by)) => {
-                Err(SamplingError { name: "bias", want: "-100 to 100", got: format!("{by} for token {id}") })
-            }
+        PARAMETERS.iter().try_for_each(|parameter| parameter.check((parameter.get)(self)))?;
+        match self.bias.iter().find(|(_, by)| !BIAS.contains((*by).into())) {
+            Some((id, by)) => Err(SamplingError {
+                name: "logit_bias",
+                want: BIAS.to_string(),
+                got: format!("{by} for token {id}"),
+            }),
             None => Ok(()),
         }
     }
@@ -248,23 +201,23 @@ mod tests {
     fn values_outside_their_range_are_refused_by_name() {
         let off = Sampling::default;
         for (sampling, want) in [
-            (Sampling { temperature: -1.0, ..off() }, "temperature: want 0 or more, got -1"),
-            (Sampling { temperature: f32::NAN, ..off() }, "temperature: want 0 or more, got NaN"),
-            (Sampling { temperature: f32::INFINITY, ..off() }, "temperature: want 0 or more, got inf"),
+            (Sampling { temperature: -1.0, ..off() }, "temperature: want 0 to 2, got -1"),
+            (Sampling { temperature: f32::NAN, ..off() }, "temperature: want 0 to 2, got NaN"),
+            (Sampling { temperature: f32::INFINITY, ..off() }, "temperature: want 0 to 2, got inf"),
             (Sampling { top_p: 1.5, ..off() }, "top_p: want 0 to 1, got 1.5"),
             (Sampling { min_p: -0.1, ..off() }, "min_p: want 0 to 1, got -0.1"),
-            (Sampling { repetition: 0.0, ..off() }, "repetition: want more than 0, got 0"),
-            (Sampling { frequency: 3.0, ..off() }, "frequency: want -2 to 2, got 3"),
-            (Sampling { presence: f32::NAN, ..off() }, "presence: want -2 to 2, got NaN"),
+            (Sampling { repetition: 0.0, ..off() }, "repeat_penalty: want 0.01 to 10, got 0"),
+            (Sampling { frequency: 3.0, ..off() }, "frequency_penalty: want -2 to 2, got 3"),
+            (Sampling { presence: f32::NAN, ..off() }, "presence_penalty: want -2 to 2, got NaN"),
             (Sampling { typical_p: 1.1, ..off() }, "typical_p: want 0 to 1, got 1.1"),
-            (Sampling { top_n_sigma: -1.0, ..off() }, "top_n_sigma: want 0 or more, got -1"),
+            (Sampling { top_n_sigma: -2.0, ..off() }, "top_n_sigma: want -1 to 1000000, got -2"),
             (
                 Sampling { xtc: Xtc { probability: 2.0, threshold: 0.1 }, ..off() },
                 "xtc_probability: want 0 to 1, got 2",
             ),
             (
                 Sampling { dry: Dry { base: 0.5, ..Dry::default() }, ..off() },
-                "dry_base: want 1 or more, got 0.5",
+                "dry_base: want 1 to 1000000, got 0.5",
             ),
             (
                 Sampling {
@@ -273,7 +226,10 @@ mod tests {
                 },
                 "mirostat_eta: want 0 to 1, got NaN",
             ),
-            (Sampling { bias: vec![(7, 101.0)], ..off() }, "bias: want -100 to 100, got 101 for token 7"),
+            (
+                Sampling { bias: vec![(7, 101.0)], ..off() },
+                "logit_bias: want -100 to 100, got 101 for token 7",
+            ),
         ] {
             assert_eq!(sampling.check().unwrap_err().to_string(), want);
         }

@@ -1,10 +1,9 @@
 //! The parts that decoders share: attention and the gated MLP of one layer.
 
-use tern_graph::{Activation, Attention, RopeStyle, Temperature, Val};
+use tern_graph::{Activation, Attention, Pooling, RopeStyle, Temperature, Val};
 
 use super::attention_style::{AttentionStyle, HeadShape, QkNorm};
 use super::experts::ExpertStyle;
-use super::pooling::Pooling;
 use crate::{Build, Config, ModelError};
 
 impl Build<'_> {

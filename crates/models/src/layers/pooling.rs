@@ -1,27 +1,16 @@
 //! The end of a model that computes vectors or scores instead of logits: which rows it returns, and its classifier.
 
-use tern_graph::{Function, NormKind, Val};
+use tern_graph::{Function, NormKind, Pooling, Val};
 
 use crate::{Build, ModelError};
 
 /// What a model computes instead of logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vectors {
-    /// The tokens of a text whose rows are the result.
-    pub rows: VectorRows,
+    /// How the rows of a text's tokens become its result.
+    pub pooling: Pooling,
     /// What a row is.
     pub kind: VectorKind,
-}
-
-/// Tokens of a text whose rows are requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VectorRows {
-    /// The first one.
-    First,
-    /// The last one; a mean of all tokens is its row too.
-    Last,
-    /// All of them.
-    Each,
 }
 
 /// What a row of the result is.
@@ -33,53 +22,40 @@ pub enum VectorKind {
     Scores,
 }
 
-/// How the rows of a text become one: the numbers are those of `pooling_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pooling {
-    /// 0: they do not.
-    None,
-    /// 1
-    Mean,
-    /// 2: the first.
-    Cls,
-    /// 3
-    Last,
-    /// 4: a classifier.
-    Rank,
-}
+/// The `pooling_type` of a classifier, which reads the first token unless the architecture has a key for it.
+const RANK: usize = 4;
 
 impl Build<'_> {
-    /// The file's `pooling_type`, if it has one.
-    pub(crate) fn pooling(&self) -> Result<Option<Pooling>, ModelError> {
+    /// The requested pooling, or the file's `pooling_type` if it has one.
+    pub(crate) fn vectors_of_file(&self) -> Result<Option<Vectors>, ModelError> {
         let keys = self.keys();
-        Ok(Some(match keys.optional_usize("pooling_type")? {
-            None => return Ok(None),
-            Some(0) => Pooling::None,
-            Some(1) => Pooling::Mean,
-            Some(2) => Pooling::Cls,
-            Some(3) => Pooling::Last,
-            Some(4) => Pooling::Rank,
-            Some(other) => {
-                return Err(ModelError::value(keys.key("pooling_type"), other, "0 to 4"));
-            }
-        }))
+        let file = match keys.optional_usize("pooling_type")? {
+            None => None,
+            Some(RANK) => Some(Vectors { pooling: Pooling::Cls, kind: VectorKind::Scores }),
+            Some(number) => match Pooling::ALL.get(number) {
+                Some(&pooling) => Some(Vectors { pooling, kind: VectorKind::Embedding }),
+                None => return Err(ModelError::value(keys.key("pooling_type"), number, "0 to 4")),
+            },
+        };
+        let requested = |pooling| Vectors { pooling, kind: VectorKind::Embedding };
+        Ok(self.pooling.map(requested).or(file))
     }
 
     /// Ends an encoder: `x` has a row per token, after the last norm. The default is the architecture's.
     pub(crate) fn pooled(&mut self, x: Val, default: Pooling) -> Result<(), ModelError> {
-        let pooling = self.pooling()?.unwrap_or(default);
-        let rows = match pooling {
-            Pooling::None => VectorRows::Each,
-            Pooling::Cls | Pooling::Rank => VectorRows::First,
-            Pooling::Mean | Pooling::Last => VectorRows::Last,
-        };
-        if pooling == Pooling::Rank {
-            let x = self.graph.outputs(x);
-            return self.classifier(x, rows, Function::Tanh);
+        let default = Vectors { pooling: default, kind: VectorKind::Embedding };
+        let vectors = self.vectors_of_file()?.unwrap_or(default);
+        let x = self.pooled_rows(x, vectors.pooling)?;
+        if vectors.kind == VectorKind::Scores {
+            return self.classifier(x, vectors.pooling, Function::Tanh);
         }
-        let x = if pooling == Pooling::Mean { self.graph.means(x)? } else { self.graph.outputs(x) };
-        self.vectors = Some(Vectors { rows, kind: VectorKind::Embedding });
+        self.vectors = Some(vectors);
         self.projections(x)
+    }
+
+    /// The rows of the result: for a mean it is the row of every token.
+    pub(crate) fn pooled_rows(&mut self, x: Val, pooling: Pooling) -> Result<Val, ModelError> {
+        Ok(if pooling == Pooling::Mean { self.graph.means(x)? } else { self.graph.outputs(x) })
     }
 
     /// Matrices behind the pooled row, which some embedding models have. The width of the result has its own key if there is one
@@ -98,14 +74,14 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Scores of the requested rows: one hidden layer, if the file has one, and a score per label.
+    /// Scores of pooled rows: one hidden layer, if the file has one, and a score per label.
     pub(crate) fn classifier(
         &mut self,
         mut x: Val,
-        rows: VectorRows,
+        pooling: Pooling,
         function: Function,
     ) -> Result<(), ModelError> {
-        self.vectors = Some(Vectors { rows, kind: VectorKind::Scores });
+        self.vectors = Some(Vectors { pooling, kind: VectorKind::Scores });
         let width = self.config.width;
         let labels = self.labels()?;
         let has_output = self.has("cls.output.weight");

@@ -31,12 +31,7 @@ pub(crate) struct TooLong {
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
 /// Parameters whose name in the engine differs from the API's.
-const PARAMETERS: &[(&str, &str)] = &[
-    ("bias", "logit_bias"),
-    ("frequency", "frequency_penalty"),
-    ("presence", "presence_penalty"),
-    ("repetition", "repetition_penalty"),
-];
+const PARAMETERS: &[(&str, &str)] = &[("bias", "logit_bias")];
 
 impl ApiError {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> ApiError {

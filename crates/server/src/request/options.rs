@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tern::engine::Sampling;
+use tern::graph::BIAS;
 use tern::{AdapterScales, TokenRules};
 
 use crate::Config;
@@ -162,24 +163,16 @@ fn length(params: &mut Params) -> Result<Option<usize>> {
     }
 }
 
+/// The sampling parameters of a request, over those of the model.
 fn sampling(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Sampling> {
-    let defaults = &served.defaults;
-    let repetition = params.number("repetition_penalty", 0.01, 10.0)?;
-    let repeat = params.number("repeat_penalty", 0.01, 10.0)?;
-    let sampling = Sampling {
-        temperature: params.number("temperature", 0.0, 2.0)?.unwrap_or(defaults.temperature),
-        top_p: params.number("top_p", 0.0, 1.0)?.unwrap_or(defaults.top_p),
-        // vLLM's clients send -1 for all tokens
-        top_k: params.integer("top_k", -1, i64::MAX)?.map_or(defaults.top_k, |k| k.max(0) as usize),
-        min_p: params.number("min_p", 0.0, 1.0)?.unwrap_or(defaults.min_p),
-        repetition: repetition.or(repeat).unwrap_or(defaults.repetition),
-        frequency: params.number("frequency_penalty", -2.0, 2.0)?.unwrap_or(0.0),
-        presence: params.number("presence_penalty", -2.0, 2.0)?.unwrap_or(0.0),
+    let mut sampling = Sampling {
         bias: logit_bias(params, config)?,
         seed: params.integer("seed", i64::MIN, i64::MAX)?.map_or_else(random, |seed| seed as u64),
-        ..Sampling::default()
+        ..served.defaults.clone()
     };
-    samplers::take(params, served, config, sampling)
+    samplers::take(params, &mut sampling)?;
+    sampling.dry.breakers = samplers::breakers(params, served, config, &sampling)?;
+    Ok(sampling)
 }
 
 fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
@@ -189,10 +182,10 @@ fn logit_bias(params: &mut Params, config: &Config) -> Result<Vec<(u32, f32)>> {
         return Err(ApiError::too_many("logit_bias", bias.len(), config.max_logit_bias, "entries"));
     }
     let entry = |(token, by): (String, Value)| {
-        let expected = "token ids mapped to numbers from -100 to 100";
-        let id = token.parse().map_err(|_| ApiError::expected("logit_bias", expected, &token.into()))?;
+        let expected = format!("token ids mapped to numbers from {BIAS}");
+        let id = token.parse().map_err(|_| ApiError::expected("logit_bias", &expected, &token.into()))?;
         match by.as_f64() {
-            Some(by) if (-100.0..=100.0).contains(&by) => Ok((id, by as f32)),
+            Some(by) if BIAS.contains(by) => Ok((id, by as f32)),
             _ => Err(ApiError::expected("logit_bias", expected, &by)),
         }
     };

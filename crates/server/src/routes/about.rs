@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
+use tern::Sampling;
+use tern::graph::{PARAMETERS, Parameter, Range};
 
 use crate::FINGERPRINT;
 use crate::http::error::Result;
@@ -19,19 +21,43 @@ pub(super) async fn version() -> Response {
 pub(super) async fn props(State(app): State<Arc<App>>) -> Result<Response> {
     let served = app.registry.model(None).await?;
     let (model, defaults) = (&served.model, &served.defaults);
-    let settings = json!({
-        "n_ctx": model.context(),
-        "params": {
-            "temperature": decimal(defaults.temperature), "top_k": defaults.top_k, "top_p": decimal(defaults.top_p),
-            "min_p": decimal(defaults.min_p), "repeat_penalty": decimal(defaults.repetition),
-        },
-    });
+    let params: Map<String, Value> =
+        PARAMETERS.iter().map(|p| (p.name.into(), default(p, defaults))).collect();
+    let settings = json!({"n_ctx": model.context(), "params": params});
     Ok(super::json(&json!({
         "default_generation_settings": settings, "total_slots": model.handle().limits().max_seqs,
         "model_alias": served.id(), "model_path": model.name(),
         "chat_template": model.tokenizer().chat_template().unwrap_or_default(),
         "modalities": {"vision": false, "audio": false}, "build_info": FINGERPRINT,
     })))
+}
+
+/// The value that a parameter has in requests without it.
+fn default(parameter: &Parameter, defaults: &Sampling) -> Value {
+    let value = (parameter.get)(defaults);
+    match parameter.range {
+        Range::Number { .. } => decimal(value as f32),
+        Range::Integer { .. } => (value as i64).into(),
+    }
+}
+
+/// The sampling parameters as a schema.
+fn sampling_parameters() -> Value {
+    let property = |parameter: &Parameter| match parameter.range {
+        Range::Number { low, high } => json!({
+            "type": "number", "minimum": low, "maximum": high, "description": parameter.help,
+        }),
+        Range::Integer { low, high } => {
+            let mut property = json!({"type": "integer", "minimum": low, "description": parameter.help});
+            if high < i64::MAX {
+                property["maximum"] = high.into();
+            }
+            property
+        }
+    };
+    let properties: Map<String, Value> =
+        PARAMETERS.iter().map(|parameter| (parameter.name.into(), property(parameter))).collect();
+    json!({"type": "object", "properties": properties})
 }
 
 /// The default model's special tokens and template, in vLLM's shape.
@@ -46,7 +72,7 @@ pub(super) async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Respon
     })))
 }
 
-/// The routes and their methods. Bodies are those of the APIs' own specifications.
+/// The routes and their methods, and the sampling parameters. Bodies are those of the APIs' own specifications.
 pub(super) async fn openapi() -> Response {
     let mut paths = Map::new();
     for (method, path) in super::ROUTES {
@@ -59,5 +85,6 @@ pub(super) async fn openapi() -> Response {
         }
     }
     let info = json!({"title": "Tern", "version": env!("CARGO_PKG_VERSION")});
-    super::json(&json!({"openapi": "3.1.0", "info": info, "paths": paths}))
+    let components = json!({"schemas": {"SamplingParameters": sampling_parameters()}});
+    super::json(&json!({"openapi": "3.1.0", "info": info, "paths": paths, "components": components}))
 }

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::response::Response;
 use base64::Engine as _;
 use serde_json::{Value, json};
-use tern::engine::{Event, Request, WholeRows};
+use tern::engine::{Event, Request};
 use tern::{Pooling, Reranker};
 
 use super::results::results;
@@ -102,7 +102,7 @@ pub(super) fn shorten(vectors: &mut [Vec<f32>], dimensions: Option<usize>) -> Re
 /// Refuses a model that scores pairs instead of texts, or whose pooling leaves a row per token.
 pub(super) fn check_embeds(served: &ServedModel) -> Result<()> {
     check_vectors(served)?;
-    if served.model.pooling() != Pooling::Whole(WholeRows::Each) {
+    if served.model.pooling() != Pooling::None {
         return Ok(());
     }
     let why = "with pooling none, this model has a vector per token: use /embedding, or start the server with the pooling \

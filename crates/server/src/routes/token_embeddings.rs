@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Value, json};
-use tern::engine::{Event, Request, WholeRows};
+use tern::engine::{Event, Request};
 use tern::{Pooling, normalized};
 
 use super::embeddings::{check_vectors, inputs};
@@ -34,7 +34,7 @@ pub(super) async fn embedding(
     body: Body,
 ) -> Result<Response> {
     let (served, job) = app.prepare(&log, body, prepare).await?;
-    let each = is_each(served.model.pooling());
+    let each = served.model.pooling() == Pooling::None; // a vector per token
     let rows: Vec<usize> = job.requests.iter().map(|r| if each { r.prompt.len() } else { 1 }).collect();
     let of = |event: Event| match event {
         Event::Embedding(vector) => Some(vector),
@@ -44,11 +44,6 @@ pub(super) async fn embedding(
     let texts = (0..).zip(vectors.iter().zip(rows));
     let entry = |(index, (vector, rows)): (usize, (&Vec<f32>, usize))| json!({"index": index, "embedding": split(vector, rows, job.normalize)});
     Ok(super::json(&Value::Array(texts.map(entry).collect())))
-}
-
-/// Whether a text has a vector per token.
-fn is_each(pooling: Pooling) -> bool {
-    pooling == Pooling::Whole(WholeRows::Each)
 }
 
 /// The rows of a vector.
@@ -64,7 +59,7 @@ fn prepare(preparation: &Preparation<'_>) -> Result<Job> {
     let mut params = Params::parse(body, unparsed)?;
     model_name(&mut params, served)?;
     let normalize = match params.integer("embd_normalize", -1, i64::MAX)? {
-        None => !is_each(served.model.pooling()),
+        None => served.model.pooling() != Pooling::None,
         Some(-1) => false,
         Some(2) => true,
         Some(other) => {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tern::engine::{
     Answer, Batch, Capacity, Engine, EngineError, Handle, Limits, Pooling, Runner, Sample, ScriptedRunner,
-    Want, WholeRows,
+    Want,
 };
 use tern::formats::{Checkpoint, Value as Metadatum};
 use tern::text::{ChatTemplate, Tokenizer};
@@ -124,7 +124,7 @@ impl SiteModel {
                 tokenizer: Arc::clone(&self.tokenizer),
                 template: template.map(|source| ChatTemplate::new(source, "", "").unwrap()),
                 pooling: match self.reranker {
-                    Some(_) => Pooling::Whole(WholeRows::Last),
+                    Some(_) => Pooling::Cls,
                     None => Pooling::Mean,
                 },
                 reranker: self.reranker.clone(),
@@ -166,7 +166,7 @@ struct Parrot {
 
 impl Runner for Parrot {
     fn submit(&mut self, batch: &Batch) -> Result<(), EngineError> {
-        self.whole.push_back(batch.entries.iter().map(|e| matches!(e.want, Want::Whole(_))).collect());
+        self.whole.push_back(batch.entries.iter().map(|e| e.want == Want::Pooled(Pooling::Cls)).collect());
         self.script.submit(batch)
     }
 

@@ -1,8 +1,8 @@
 //! BERT and the encoders that follow it: norms after attention and after the MLP, in both directions.
 
-use tern_graph::{Activation, Attention, Function, Gating, Graph, RopeStyle, TableRow, Val};
+use tern_graph::{Activation, Attention, Function, Gating, Graph, Pooling, RopeStyle, TableRow, Val};
 
-use crate::layers::{ExpertStyle, Pooling};
+use crate::layers::ExpertStyle;
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static BERT: Arch = Arch {

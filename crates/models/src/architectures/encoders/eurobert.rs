@@ -1,8 +1,8 @@
 //! EuroBERT and llama-embed: the layers of Llama in both directions.
 
-use tern_graph::RopeStyle;
+use tern_graph::{Pooling, RopeStyle};
 
-use crate::layers::{AttentionStyle, LayerStyle, Pooling, QkNorm};
+use crate::layers::{AttentionStyle, LayerStyle, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static EUROBERT: Arch = Arch {

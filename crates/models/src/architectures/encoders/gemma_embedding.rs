@@ -1,8 +1,8 @@
 //! EmbeddingGemma: the layers of Gemma 3 in both directions, the mean of all tokens, and two matrices behind it.
 
-use tern_graph::{Activation, RopeStyle};
+use tern_graph::{Activation, Pooling, RopeStyle};
 
-use crate::layers::{AttentionStyle, LayerStyle, Pooling, QkNorm, ends_run};
+use crate::layers::{AttentionStyle, LayerStyle, QkNorm, ends_run};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static GEMMA_EMBEDDING: Arch = Arch {

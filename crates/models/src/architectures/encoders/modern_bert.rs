@@ -1,9 +1,8 @@
 //! ModernBERT: norms before attention and MLP, rotations, and windows in both directions in two layers of three.
 
-use tern_graph::{Activation, Attention, Function, RopeStyle};
+use tern_graph::{Activation, Attention, Function, Pooling, RopeStyle};
 
-use crate::layers::{Pooling, VectorRows};
-use crate::{Arch, Build, ModelError, Number, Synthetic};
+use crate::{Arch, Build, ModelError, Number, Synthetic, VectorKind};
 
 pub(crate) static MODERN_BERT: Arch = Arch {
     name: "modern-bert",
@@ -69,16 +68,17 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
         x = b.graph.add(x, mlp)?;
     }
     let x = b.layer_norm(x, "output_norm", c.width)?;
-    if b.pooling()? != Some(Pooling::Rank) {
+    if b.vectors_of_file()?.is_none_or(|vectors| vectors.kind == VectorKind::Embedding) {
         return b.pooled(x, Pooling::Mean);
     }
     let key = "classifier.pooling_type";
-    let (row, rows) = match b.keys().optional_usize(key)?.unwrap_or(CLASSIFIED_MEAN) {
-        CLASSIFIED_MEAN => (b.graph.means(x)?, VectorRows::Last),
-        CLASSIFIED_FIRST => (b.graph.outputs(x), VectorRows::First),
+    let pooling = match b.keys().optional_usize(key)?.unwrap_or(CLASSIFIED_MEAN) {
+        CLASSIFIED_MEAN => Pooling::Mean,
+        CLASSIFIED_FIRST => Pooling::Cls,
         other => {
             return Err(ModelError::value(b.keys().key(key), other, "1 or 2"));
         }
     };
-    b.classifier(row, rows, Function::Gelu)
+    let x = b.pooled_rows(x, pooling)?;
+    b.classifier(x, pooling, Function::Gelu)
 }

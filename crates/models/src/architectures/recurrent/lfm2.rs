@@ -1,9 +1,9 @@
 //! LFM2, dense or with experts: most layers are a short convolution between two gates, the others attention. Embedding models of
 //! it see the whole text, convolutions too.
 
-use tern_graph::{Activation, Gating, RopeStyle, Val};
+use tern_graph::{Activation, Gating, Pooling, RopeStyle, Val};
 
-use crate::layers::{AttentionStyle, LayerStyle, Pooling, QkNorm};
+use crate::layers::{AttentionStyle, LayerStyle, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 pub(crate) static LFM2: Arch = Arch {

@@ -332,8 +332,18 @@ fn members_of_extra_body_and_options_are_parameters() {
 fn parameters_that_a_request_omits_have_the_defaults_of_the_model() {
     let site = Site::new(Setup::default()); // those of `tern run`: 0.8, 40, 0.95 and 0.05
     let defaults = &site.get("/props").json()["default_generation_settings"]["params"];
-    let want = json!({"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repeat_penalty": 1.0});
-    assert_eq!(*defaults, want);
+    for (name, want) in [
+        ("temperature", json!(0.8)),
+        ("top_k", json!(40)),
+        ("top_p", json!(0.95)),
+        ("min_p", json!(0.05)),
+        ("repeat_penalty", json!(1.0)),
+        ("dry_penalty_last_n", json!(-1)),
+        ("mirostat", json!(0)),
+    ] {
+        assert_eq!(defaults[name], want, "{name}");
+    }
+    assert_eq!(defaults.as_object().unwrap().len(), tern::graph::PARAMETERS.len());
     let sampling = |more: Value| {
         let mut body = json!({"input": "say:a"});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());

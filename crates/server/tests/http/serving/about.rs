@@ -21,6 +21,22 @@ fn settings_and_special_tokens_are_those_of_the_model() {
     assert!(info["eos_token"].is_string(), "{info}");
 }
 
+#[test]
+fn the_specification_has_the_sampling_parameters_with_their_ranges() {
+    let site = Site::new(Setup::default());
+    let schema = &site.get("/openapi.json").json()["components"]["schemas"]["SamplingParameters"];
+    let properties = schema["properties"].as_object().unwrap();
+    assert_eq!(properties.len(), tern::graph::PARAMETERS.len());
+    let facts = |name: &str| {
+        let Value::Object(mut property) = properties[name].clone() else { panic!("{name}: no object") };
+        assert!(property.remove("description").is_some_and(|text| text.is_string()), "{name}");
+        Value::Object(property)
+    };
+    assert_eq!(facts("temperature"), json!({"type": "number", "minimum": 0.0, "maximum": 2.0}));
+    assert_eq!(facts("top_k"), json!({"type": "integer", "minimum": -1}));
+    assert_eq!(facts("mirostat"), json!({"type": "integer", "minimum": 0, "maximum": 2}));
+}
+
 /// The specification lists the routes that there are: none of them is unknown to the server.
 #[test]
 fn every_route_of_the_specification_exists() {
