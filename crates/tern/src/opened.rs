@@ -1,4 +1,5 @@
-//! A model between its file and a device: the graph is built, the weights are mapped, nothing is allocated yet.
+//! A model between its file and a device: the graph is built, the weights are mapped,
+//! nothing is allocated yet.
 
 use tern_engine::Capacity;
 use tern_formats::Metadata;
@@ -16,7 +17,8 @@ pub struct OpenedModel {
     pub metadata: Metadata,
     /// Its configuration and its graph.
     pub model: Architecture,
-    /// Its weights, in the order of the graph's. They are made, if they are not mapped, when a device stores them.
+    /// Its weights, in the order of the graph's. They are made, if they are not mapped,
+    /// when a device stores them.
     pub tensors: Vec<LazyTensor>,
     /// The type of cached keys and values.
     pub kv_cells: KvCells,
@@ -68,9 +70,10 @@ impl OpenedModel {
         counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
     }
 
-    /// The same with keys and values in f32, if the device has them and no type of fewer bits is requested: of an encoder, whose pages are
-    /// scratch, so that nothing is gained by rounding what they hold, and of a model with weights in f32, in which nothing else is
-    /// rounded to halves. Rounded keys move the logits of routers by up to 1e-2 of their spread, and so choose other experts.
+    /// The same with keys and values in f32, if the device has them and no type of fewer bits is requested:
+    /// of an encoder, whose pages are scratch, so that nothing is gained by rounding what they hold, and of a
+    /// model with weights in f32, in which nothing else is rounded to halves. Rounded keys move the logits of
+    /// routers by up to 1e-2 of their spread, and so choose other experts.
     pub fn with_exact_cells(self, backend: &dyn Backend) -> OpenedModel {
         let is_exact = self.model.graph.sequence_rules().whole || self.main_format() == "F32";
         match is_exact && self.kv_cells == KvCells::F16 && backend.kv_cells().contains(&KvCells::F32) {
