@@ -57,8 +57,8 @@ impl Windows {
     }
 }
 
-/// A model on a device, for one chunk at a time, in steps of at most `max_tokens` tokens,
-/// which all return their rows.
+/// A model on a device, for one chunk at a time, in steps of at most `max_tokens`
+/// tokens and `max_outputs` rows.
 pub(crate) fn runner(
     model: OpenedModel,
     backend: Box<dyn Backend>,
