@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(names(&[conv, conv]), ["Convolve 0"]);
         let phases = [conv, matrix(128, 0), transform, conv, matrix(64, 0), matrix(128, 1), transform];
         assert_eq!(kinds(&phases).len(), 3);
-        assert_eq!(names(&phases), ["Recurrent 1", "Recurrent 1", "Convolve 0", "Transform 0"]);
+        assert_eq!(names(&phases), ["Recurrent 2", "Recurrent 2", "Convolve 0", "Transform 0"]);
     }
 
     #[test]
