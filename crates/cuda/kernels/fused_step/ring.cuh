@@ -294,9 +294,9 @@ struct Reader {
     }
 
     // The state that the block's warps have (step_recurrent.cuh).
-    DEVICE void prefetch_matrices(const RecurrentArgs& a, int few) {
+    DEVICE void prefetch_matrices(const RecurrentArgs& a, const BlockRange& range) {
         constexpr int COLUMNS = STEP_STATE_COLUMNS;
-        int place = few ? place_among(few >> 16, blockIdx.x, BLOCKS) : blockIdx.x, blocks = few ? few & 0xffff : BLOCKS;
+        int place = place_in(range, blockIdx.x, BLOCKS), blocks = count_of(range, BLOCKS);
         if (place >= blocks) return;
         int each = (a.cols + COLUMNS - 1) / COLUMNS, read = info_of_step().state_read;
         for (int item = place; item < a.heads * each && read >= 0; item += blocks) {
@@ -392,7 +392,7 @@ struct Reader {
             __syncwarp();
             if (phase.kind == ATTEND) read_keys(phase.attend, info);
             if (phase.kind == FLOAT_LINEAR && phase.float_linear.first_block >= 0) prefetch_rows(phase.float_linear);
-            if (RECURRENT && phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent, phase.few);
+            if (RECURRENT && phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent, phase.range);
             if (RECURRENT && phase.kind == TRANSFORM) prefetch_factors(phase.transform);
             if (ROUTES && phase.kind == ROUTE) choices++, prefetch_router(phase.route.router, phase.route.experts);
             if (phase.kind != LINEAR || (phase.linear.outputs_only && info.outputs == 0)) continue;

@@ -31,7 +31,7 @@ static_assert(COLUMNS_OF_WARP == STEP_STATE_COLUMNS, "the host and the reading w
 
 APART void step_matrices(const Phase& phase, int block, int blocks) {
     const RecurrentArgs& a = phase.recurrent;
-    if (phase.few) block = place_among(phase.few >> 16, block, BLOCKS), blocks = phase.few & 0xffff;
+    block = place_in(phase.range, block, BLOCKS), blocks = count_of(phase.range, blocks);
     const Info& info = info_of_step();
     SliceState s = {0, 1, info.state_read, info.state_write};
     int each = (a.cols + COLUMNS_OF_WARP - 1) / COLUMNS_OF_WARP;
