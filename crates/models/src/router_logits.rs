@@ -1,12 +1,12 @@
-//! The logits of a model's routers as its result: what its choices of experts are compared by.
+//! The logits and choices of a model's routers as its result: what its choices of experts are compared by.
 
 use std::ops::Range;
 
-use tern_graph::{Graph, GraphError, Op, Routing, RoutingWorkspace, WeightId};
+use tern_graph::{Graph, GraphError, Op, Routing, WeightId};
 
 use crate::Model;
 
-/// A graph whose rows are the logits of another one's routers, side by side.
+/// A graph whose rows are the logits and the choices of another one's routers, side by side.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterLogits {
     /// The graph. It declares the same weights.
@@ -15,7 +15,7 @@ pub struct RouterLogits {
     pub routers: Vec<Router>,
 }
 
-/// How one router chooses, and where its logits are in a row.
+/// One router, and where its logits and its choice are in a row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Router {
     /// How it chooses.
@@ -23,14 +23,16 @@ pub struct Router {
     /// What is added to the scores that choose.
     pub bias: Option<WeightId>,
     /// Columns of its logits.
-    pub columns: Range<usize>,
+    pub logits: Range<usize>,
+    /// Columns of the ids of the experts that it chose.
+    pub chosen: Range<usize>,
 }
 
 impl Model {
-    /// The model up to its last router, with the logits of all routers as its result; none if it has no router. Only routers
-    /// with a row per token count.
+    /// The model up to its last router, with the logits and choices of all routers as its result; none if it has no router. Only
+    /// routers with a row per token count.
     pub fn router_logits(&self) -> Result<Option<RouterLogits>, GraphError> {
-        let (mut graph, mut routers, mut joined) = (self.graph.clone(), vec![], None);
+        let (mut graph, mut routers, mut joined) = (self.graph.clone(), vec![], vec![]);
         let (mut width, mut end) = (0, 0);
         for (at, node) in self.graph.nodes.iter().enumerate() {
             let Op::Route { logits, bias, args } = node.op else { continue };
@@ -38,31 +40,32 @@ impl Model {
             if value.outputs_only {
                 continue;
             }
-            let columns = width..width + value.width;
-            (width, end) = (columns.end, at);
-            routers.push((logits, Router { routing: args, bias, columns }));
+            let start = width + value.width;
+            routers.push(Router {
+                routing: args,
+                bias,
+                logits: width..start,
+                chosen: start..start + args.used,
+            });
+            joined.extend([logits, self.graph.val(at)]);
+            (width, end) = (start + node.value.width, at + 1);
         }
         graph.nodes.truncate(end);
-        for (logits, _) in &routers {
-            joined = Some(match joined {
-                Some(joined) => graph.join_heads(joined, *logits, 1)?,
-                None => *logits,
-            });
+        let mut rest = joined.into_iter();
+        let Some(mut row) = rest.next() else { return Ok(None) };
+        for value in rest {
+            row = graph.join_heads(row, value, 1)?;
         }
-        let Some(joined) = joined else { return Ok(None) };
-        graph.outputs(joined);
+        graph.outputs(row);
         graph.vectors = false;
-        let routers = routers.into_iter().map(|(_, router)| router).collect();
         Ok(Some(RouterLogits { graph, routers }))
     }
 }
 
 impl Router {
-    /// The experts that it chooses for a row of logits of all routers, in order of their ids.
-    pub fn choice(&self, row: &[f32], bias: Option<&[f32]>) -> Vec<usize> {
-        let mut out = vec![0.0; 2 * self.routing.used];
-        self.routing.choose(&row[self.columns.clone()], bias, &mut RoutingWorkspace::default(), &mut out);
-        let mut ids: Vec<usize> = out[..self.routing.used].iter().map(|id| *id as usize).collect();
+    /// The experts that were chosen in a row, in order of their ids.
+    pub fn choice(&self, row: &[f32]) -> Vec<usize> {
+        let mut ids: Vec<usize> = row[self.chosen.clone()].iter().map(|id| *id as usize).collect();
         ids.sort_unstable();
         ids
     }

@@ -10,8 +10,8 @@ use serde_json::Value;
 use tern_cpu::{Cpu, available};
 use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::Checkpoint;
-use tern_graph::{Backend, Graph, HostTensor, KvCells, Reference};
-use tern_models::{Model, RouterLogits};
+use tern_graph::{Backend, Graph, HostTensor, KvCells, Reference, RoutingWorkspace};
+use tern_models::{Model, Router, RouterLogits};
 
 use self::recorded::{numbers, write_folder};
 
@@ -20,20 +20,20 @@ use self::recorded::{numbers, write_folder};
 const BOUND: f64 = 4e-6;
 
 /// A router as `scripts/oracle/transformers/routers.py` recorded it in f64.
-struct Router {
+struct Recorded {
     /// `[tokens][experts]`
     logits: Vec<Vec<f64>>,
     /// Between the last expert that is chosen and the next one, in standard deviations. `[tokens]`
     gaps: Vec<f64>,
 }
 
-impl Router {
-    fn of(recorded: &Value) -> Router {
+impl Recorded {
+    fn of(recorded: &Value) -> Recorded {
         let floats = |row: &Value| -> Vec<f64> {
             row.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
         };
         let logits = recorded["logits"].as_array().unwrap().iter().map(floats).collect();
-        Router { logits, gaps: floats(&recorded["gaps"]) }
+        Recorded { logits, gaps: floats(&recorded["gaps"]) }
     }
 
     /// The standard deviation of all logits.
@@ -42,6 +42,16 @@ impl Router {
         let mean = all.iter().sum::<f64>() / all.len() as f64;
         (all.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / all.len() as f64).sqrt()
     }
+}
+
+/// The experts that a router chooses from exact logits, in order of their ids.
+fn choice(router: &Router, bias: Option<&[f32]>, logits: &[f64]) -> Vec<usize> {
+    let logits: Vec<f32> = logits.iter().map(|x| *x as f32).collect();
+    let mut out = vec![0.0; 2 * router.routing.used];
+    router.routing.choose(&logits, bias, &mut RoutingWorkspace::default(), &mut out);
+    let mut ids: Vec<usize> = out[..router.routing.used].iter().map(|id| *id as usize).collect();
+    ids.sort_unstable();
+    ids
 }
 
 /// The rows of a graph.
@@ -70,7 +80,8 @@ fn experts_are_those_that_exact_arithmetic_chooses() {
         let tensors: Vec<HostTensor> = tensors.iter().map(|t| t.make().unwrap()).collect();
         let RouterLogits { graph, routers } = model.router_logits().unwrap().unwrap();
         let tokens: Vec<u32> = numbers(&recorded, "tokens").into_iter().map(|id| id as u32).collect();
-        let wanted: Vec<Router> = recorded["routers"].as_array().unwrap().iter().map(Router::of).collect();
+        let wanted: Vec<Recorded> =
+            recorded["routers"].as_array().unwrap().iter().map(Recorded::of).collect();
         assert_eq!(routers.len(), wanted.len(), "{name}");
         near += wanted.iter().flat_map(|router| &router.gaps).filter(|gap| **gap < 3e-4).count();
         let cpus = available().into_iter().map(|kernels| {
@@ -83,15 +94,12 @@ fn experts_are_those_that_exact_arithmetic_chooses() {
             let (mut most, mut flips) = (0.0f64, 0);
             for (want, router) in wanted.iter().zip(&routers) {
                 let bias = router.bias.map(|bias| tensors[bias.index()].to_f32());
-                let (columns, spread) = (router.columns.clone(), want.spread());
+                let (logits, spread) = (router.logits.clone(), want.spread());
                 for ((row, exact), gap) in rows.iter().zip(&want.logits).zip(&want.gaps) {
                     let off = |(got, want): (&f32, &f64)| (f64::from(*got) - want).abs() / spread;
-                    most = row[columns.clone()].iter().zip(exact).map(off).fold(most, f64::max);
-                    let mut exact_row = row.clone();
-                    let exact = exact_row[columns.clone()].iter_mut().zip(exact);
-                    exact.for_each(|(to, x)| *to = *x as f32);
-                    let choice = |row: &[f32]| router.choice(row, bias.as_deref());
-                    flips += usize::from(*gap > 2.0 * BOUND && choice(row) != choice(&exact_row));
+                    most = row[logits.clone()].iter().zip(exact).map(off).fold(most, f64::max);
+                    let exact = choice(router, bias.as_deref(), exact);
+                    flips += usize::from(*gap > 2.0 * BOUND && router.choice(row) != exact);
                 }
             }
             println!("{name} on {backend_name}: off by {most:.1e}, {flips} other choices");

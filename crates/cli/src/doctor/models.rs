@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tern::engine::{Capacity, WindowPages};
 use tern::graph::{Backend, KvCells, Random, cases, divergence, top_logprobs};
-use tern::models::{Router, RouterLogits, SHAPES, Shape, Synth};
+use tern::models::{RouterLogits, SHAPES, Shape, Synth};
 use tern::quant::Quant;
 use tern::text::Tokenizer;
 use tern::{Context, Device, ExpertPlacement, OpenedModel, PAGE_LEN, Silent};
@@ -15,7 +15,7 @@ use super::threads::in_parallel;
 use super::verdicts::Verdicts;
 use super::workers;
 use crate::args::DoctorArgs;
-use crate::error::{CliError, CliResult};
+use crate::error::CliResult;
 
 /// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
 const POSITIONS: usize = 70;
@@ -115,11 +115,6 @@ fn compare_routers(
     tokens: &[u32],
 ) -> CliResult<Vec<(bool, String)>> {
     let Some(RouterLogits { graph, routers }) = opened.model.router_logits()? else { return Ok(vec![]) };
-    let router = |router: Router| -> CliResult<(Router, Option<Vec<f32>>)> {
-        let bias = router.bias.map(|bias| opened.tensors[bias.index()].make());
-        Ok((router, bias.transpose().map_err(|e| CliError::message(e.to_string()))?.map(|t| t.to_f32())))
-    };
-    let routers = routers.into_iter().map(router).collect::<CliResult<Vec<_>>>()?;
     let mut observed = opened.clone();
     observed.model.graph = graph;
     if matches!(observed.experts, ExpertPlacement::Host(_)) {

@@ -31,20 +31,16 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    /// Compares rows of the logits of all routers, each with what is added to the scores that choose.
-    pub(super) fn compare(
-        routers: &[(Router, Option<Vec<f32>>)],
-        want: &[Vec<f32>],
-        got: &[Vec<f32>],
-    ) -> Choices {
+    /// Compares rows of the logits and choices of all routers.
+    pub(super) fn compare(routers: &[Router], want: &[Vec<f32>], got: &[Vec<f32>]) -> Choices {
         let mut all = Choices::default();
         // tokens from here on depend on another choice of an earlier router
         let (mut end, mut deviation) = (want.len(), 0.0);
-        for (router, bias) in routers {
-            let columns = router.columns.clone();
+        for router in routers {
+            let columns = router.logits.clone();
             let (mut exchanged, mut same, mut off, mut size) = (vec![], vec![], 0.0, 0.0);
             for (token, (want, got)) in want.iter().zip(got).enumerate().take(end) {
-                let choices = [want, got].map(|row| router.choice(row, bias.as_deref()));
+                let choices = [want, got].map(|row| router.choice(row));
                 let [want, got] = [&want[columns.clone()], &got[columns.clone()]];
                 let moves: Vec<f64> = want.iter().zip(got).map(|(a, b)| f64::from(b - a)).collect();
                 off += moves.iter().map(|x| x * x).sum::<f64>();
@@ -95,11 +91,23 @@ mod tests {
     use tern::graph::{Gating, Routing};
 
     /// Two routers that choose one of two experts.
-    fn routers() -> Vec<(Router, Option<Vec<f32>>)> {
+    fn routers() -> Vec<Router> {
         let routing =
             Routing { used: 1, gating: Gating::Softmax, groups: None, renormalise: false, scale: 1.0 };
-        let router = |columns| (Router { routing, bias: None, columns }, None);
-        vec![router(0..2), router(2..4)]
+        let router =
+            |at: usize| Router { routing, bias: None, logits: at..at + 2, chosen: 4 + at / 2..5 + at / 2 };
+        vec![router(0), router(2)]
+    }
+
+    /// The rows with what the routers choose.
+    fn chosen(rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        let best = |logits: &[f32]| f32::from(u8::from(logits[1] > logits[0]));
+        let row = |row: &Vec<f32>| [&row[..], &[best(&row[..2]), best(&row[2..4])]].concat();
+        rows.iter().map(row).collect()
+    }
+
+    fn compare(want: &[Vec<f32>], got: &[Vec<f32>]) -> Choices {
+        Choices::compare(&routers(), &chosen(want), &chosen(got))
     }
 
     /// Rows in which the first router has clear choices, and the second one too.
@@ -118,7 +126,7 @@ mod tests {
         let mut want = clear();
         want[12][..2].copy_from_slice(&[2.0, 2.001]);
         let got = rounded(&want);
-        let all = Choices::compare(&routers(), &want, &got);
+        let all = compare(&want, &got);
         assert_eq!((all.ties, all.wrong), (1, 0), "{all:?}");
         // the second router is compared up to the token whose expert differs
         assert_eq!((all.compared, all.after), (20 + 12, 8));
@@ -130,19 +138,19 @@ mod tests {
         let want = clear();
         let mut got = rounded(&want);
         got[12].swap(0, 1);
-        let all = Choices::compare(&routers(), &want, &got);
+        let all = compare(&want, &got);
         assert_eq!((all.ties, all.wrong), (0, 1), "{all:?}");
         assert!(all.moved > 10.0 && all.distance > 0.1, "{all:?}");
         // what follows from it is not counted again
         got[15].swap(2, 3);
-        assert_eq!(Choices::compare(&routers(), &want, &got).wrong, 1);
+        assert_eq!(compare(&want, &got).wrong, 1);
         got[3].swap(2, 3);
-        assert_eq!(Choices::compare(&routers(), &want, &got).wrong, 2);
+        assert_eq!(compare(&want, &got).wrong, 2);
     }
 
     #[test]
     fn equal_logits_have_equal_choices() {
-        let all = Choices::compare(&routers(), &clear(), &clear());
+        let all = compare(&clear(), &clear());
         assert_eq!(all, Choices { compared: 40, ..Choices::default() });
     }
 }
