@@ -1,6 +1,7 @@
 //! `tern doctor`: the hardware of this machine, what is missing, and whether its devices compute correct results.
 
 mod models;
+mod routers;
 mod stress;
 mod stress_models;
 mod threads;
