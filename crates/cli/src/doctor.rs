@@ -2,6 +2,7 @@
 //! compute correct results.
 
 mod models;
+mod routers;
 mod stress;
 mod stress_models;
 mod threads;

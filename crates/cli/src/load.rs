@@ -147,11 +147,11 @@ impl ModelArgs {
                 Some(0) => Context::TRAINED,
                 Some(tokens) => Context::Exactly(tokens),
             },
-            kv_cells: match self.kv {
+            kv_cells: self.kv.map(|kv| match kv {
                 KvType::F16 => KvCells::F16,
                 KvType::Int8 => KvCells::Int8,
                 KvType::Fp8 => KvCells::Fp8,
-            },
+            }),
             max_seqs: 1,
             max_waiting: 0,
             access: Access { copy: self.no_mmap, lock: self.mlock, until: None },

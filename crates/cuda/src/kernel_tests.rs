@@ -1,10 +1,13 @@
 //! Kernels without a GPU: NVRTC compiles all of them.
 
+mod machine_code;
+
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use self::machine_code::{CompiledProgram, hashes};
 use crate::driver::{Nvrtc, SearchPaths, Source, compile_options};
 use tern_graph::{Activation, Gating};
 use tern_quant::{MXFP4, Q4_K, Quant, TQ2_0};
@@ -17,6 +20,7 @@ use crate::lower::{
     AttentionShape, ExpertSizes, KernelConfig, LinearShape, Lowered, PartShape, Strategy, expert_decoder_of,
     linear_defines, lower, rotated_hybrid,
 };
+use crate::programs::typical;
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, FIELDS_X, FRESH_X, KvCell, NORMED, PASSED_Y, SCALED, STAGED_X, X_TAGGED,
 };
@@ -24,6 +28,9 @@ use crate::weights::Layout;
 
 /// Bytes that a kernel may spill: registers of a caller that a function saves, and what a fused step holds across its phases.
 const SAVED: usize = 256;
+
+/// The version of NVRTC whose machine code the snapshot has; `.ci/run` installs it.
+const SNAPSHOT_NVRTC: (i32, i32) = (13, 0);
 
 fn spilled(line: &str) -> Option<usize> {
     line.split_once(" bytes spill stores")?.0.rsplit(' ').next()?.parse().ok()
@@ -106,6 +113,23 @@ fn reproducible_kernels_compile() {
             }
         }
     }
+}
+
+/// A change that is to leave machine code as it is leaves the snapshot as it is; others update it (`cargo insta`, INSTA_UPDATE).
+#[test]
+fn typical_programs_have_the_machine_code_of_the_snapshot() {
+    let test = "typical_programs_have_the_machine_code_of_the_snapshot";
+    let Some(nvrtc) = nvrtc(test) else { return };
+    if nvrtc.version != SNAPSHOT_NVRTC {
+        println!("skipped: {test} (NVRTC is {:?}, not {SNAPSHOT_NVRTC:?})", nvrtc.version);
+        return;
+    }
+    let compiled = typical().into_iter().map(|program| {
+        let name = program.file().to_string();
+        let (code, _) = nvrtc.compile(&name, &program.text(), &compile_options("sm_90a", false)).unwrap();
+        CompiledProgram { name, code }
+    });
+    insta::assert_snapshot!(hashes(&compiled.collect::<Vec<_>>()));
 }
 
 /// Attention of encoders: heads of 32 columns, and slopes.

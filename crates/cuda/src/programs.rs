@@ -18,7 +18,7 @@ const HEAD_DIM: usize = 128;
 const STATE_ROWS: usize = 128;
 
 /// A program for each source: each file of `kernels` is in one.
-fn typical() -> Vec<KernelSource> {
+pub(crate) fn typical() -> Vec<KernelSource> {
     let formats = [&tern_quant::Q4_K, &tern_quant::PQ2_0, &tern_quant::Q1_0];
     let formats = formats.iter().filter_map(|quant| Layout::of(quant)).collect();
     let heads = AttentionShape { head_dim: HEAD_DIM, v_dim: HEAD_DIM, queries: 4, capped: false };

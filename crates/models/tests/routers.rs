@@ -11,8 +11,8 @@ use serde_json::Value;
 use tern_cpu::{Cpu, available};
 use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::Checkpoint;
-use tern_graph::{Backend, Graph, HostTensor, KvCells, Op, Reference, Routing, RoutingWorkspace, Val};
-use tern_models::Model;
+use tern_graph::{Backend, Graph, HostTensor, KvCells, Reference, RoutingWorkspace};
+use tern_models::{Model, Router, RouterLogits};
 
 use self::recorded::{numbers, write_folder};
 
@@ -22,20 +22,20 @@ use self::recorded::{numbers, write_folder};
 const BOUND: f64 = 4e-6;
 
 /// A router as `scripts/oracle/transformers/routers.py` recorded it in f64.
-struct Router {
+struct Recorded {
     /// `[tokens][experts]`
     logits: Vec<Vec<f64>>,
     /// Between the last expert that is chosen and the next one, in standard deviations. `[tokens]`
     gaps: Vec<f64>,
 }
 
-impl Router {
-    fn of(recorded: &Value) -> Router {
+impl Recorded {
+    fn of(recorded: &Value) -> Recorded {
         let floats = |row: &Value| -> Vec<f64> {
             row.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
         };
         let logits = recorded["logits"].as_array().unwrap().iter().map(floats).collect();
-        Router { logits, gaps: floats(&recorded["gaps"]) }
+        Recorded { logits, gaps: floats(&recorded["gaps"]) }
     }
 
     /// The standard deviation of all logits.
@@ -46,41 +46,14 @@ impl Router {
     }
 }
 
-/// A model that returns the logits of its routers, side by side, and how each of them chooses.
-fn routers(graph: &Graph, tensors: &[HostTensor]) -> (Graph, Vec<Choice>) {
-    let (mut observed, mut joined, mut choices, mut end) = (graph.clone(), Option::<Val>::None, vec![], 0);
-    let routes = graph.nodes.iter().enumerate().filter_map(|(i, node)| match node.op {
-        Op::Route { logits, bias, args } => Some((i, logits, bias, args)),
-        _ => None,
-    });
-    for (i, _, bias, args) in routes.clone() {
-        let bias = bias.map(|bias| tensors[bias.index()].to_f32());
-        choices.push(Choice { args, bias });
-        end = i + 1;
-    }
-    observed.nodes.truncate(end);
-    for (_, logits, ..) in routes {
-        joined = Some(joined.map_or(logits, |joined| observed.join_heads(joined, logits, 1).unwrap()));
-    }
-    observed.outputs(joined.unwrap());
-    (observed, choices)
-}
-
-/// How a router chooses.
-struct Choice {
-    args: Routing,
-    bias: Option<Vec<f32>>,
-}
-
-impl Choice {
-    /// The experts of a token, in order of their ids.
-    fn of(&self, logits: &[f32]) -> Vec<usize> {
-        let mut out = vec![0.0; 2 * self.args.used];
-        self.args.choose(logits, self.bias.as_deref(), &mut RoutingWorkspace::default(), &mut out);
-        let mut ids: Vec<usize> = out[..self.args.used].iter().map(|id| *id as usize).collect();
-        ids.sort_unstable();
-        ids
-    }
+/// The experts that a router chooses from exact logits, in order of their ids.
+fn choice(router: &Router, bias: Option<&[f32]>, logits: &[f64]) -> Vec<usize> {
+    let logits: Vec<f32> = logits.iter().map(|x| *x as f32).collect();
+    let mut out = vec![0.0; 2 * router.routing.used];
+    router.routing.choose(&logits, bias, &mut RoutingWorkspace::default(), &mut out);
+    let mut ids: Vec<usize> = out[..router.routing.used].iter().map(|id| *id as usize).collect();
+    ids.sort_unstable();
+    ids
 }
 
 /// The rows of a graph.
@@ -107,10 +80,11 @@ fn experts_are_those_that_exact_arithmetic_chooses() {
         write_folder(folder.path(), &recorded, "F32");
         let (model, tensors) = Model::open(&Checkpoint::open(folder.path()).unwrap(), None).unwrap();
         let tensors: Vec<HostTensor> = tensors.iter().map(|t| t.make().unwrap()).collect();
-        let (graph, choices) = routers(&model.graph, &tensors);
+        let RouterLogits { graph, routers } = model.router_logits().unwrap().unwrap();
         let tokens: Vec<u32> = numbers(&recorded, "tokens").into_iter().map(|id| id as u32).collect();
-        let wanted: Vec<Router> = recorded["routers"].as_array().unwrap().iter().map(Router::of).collect();
-        assert_eq!(choices.len(), wanted.len(), "{name}");
+        let wanted: Vec<Recorded> =
+            recorded["routers"].as_array().unwrap().iter().map(Recorded::of).collect();
+        assert_eq!(routers.len(), wanted.len(), "{name}");
         near += wanted.iter().flat_map(|router| &router.gaps).filter(|gap| **gap < 3e-4).count();
         let cpus = available().into_iter().map(|kernels| {
             let cpu: Box<dyn Backend> = Box::new(Cpu::with_kernels(2, kernels).unwrap());
@@ -119,17 +93,16 @@ fn experts_are_those_that_exact_arithmetic_chooses() {
         let reference: (&str, Box<dyn Backend>) = ("reference", Box::new(Reference::new()));
         for (backend_name, backend) in cpus.chain([reference]) {
             let rows = rows(backend, &graph, &tensors, &tokens);
-            let (mut at, mut most, mut flips) = (0, 0.0f64, 0);
-            for (want, choice) in wanted.iter().zip(&choices) {
-                let (experts, spread) = (want.logits[0].len(), want.spread());
+            let (mut most, mut flips) = (0.0f64, 0);
+            for (want, router) in wanted.iter().zip(&routers) {
+                let bias = router.bias.map(|bias| tensors[bias.index()].to_f32());
+                let (logits, spread) = (router.logits.clone(), want.spread());
                 for ((row, exact), gap) in rows.iter().zip(&want.logits).zip(&want.gaps) {
-                    let got = &row[at..at + experts];
                     let off = |(got, want): (&f32, &f64)| (f64::from(*got) - want).abs() / spread;
-                    most = got.iter().zip(exact).map(off).fold(most, f64::max);
-                    let exact: Vec<f32> = exact.iter().map(|x| *x as f32).collect();
-                    flips += usize::from(*gap > 2.0 * BOUND && choice.of(got) != choice.of(&exact));
+                    most = row[logits.clone()].iter().zip(exact).map(off).fold(most, f64::max);
+                    let exact = choice(router, bias.as_deref(), exact);
+                    flips += usize::from(*gap > 2.0 * BOUND && router.choice(row) != exact);
                 }
-                at += experts;
             }
             println!("{name} on {backend_name}: off by {most:.1e}, {flips} other choices");
             if flips > 0 || most > BOUND {

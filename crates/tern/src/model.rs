@@ -239,7 +239,7 @@ pub(crate) fn start_engine(
     options: &LoadOptions,
     progress: &dyn Progress,
 ) -> Result<(Handle, MemoryPlan), Error> {
-    let opened = opened.with_exact_cells(&*backend);
+    let opened = opened.with_cells(&*backend);
     if opened.model.graph.sequence_rules().whole {
         return start_encoder(opened, backend, options, progress);
     }

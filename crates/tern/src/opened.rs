@@ -20,8 +20,8 @@ pub struct OpenedModel {
     /// Its weights, in the order of the graph's. They are made, if they are not mapped,
     /// when a device stores them.
     pub tensors: Vec<LazyTensor>,
-    /// The type of cached keys and values.
-    pub kv_cells: KvCells,
+    /// The type of cached keys and values, if one is requested; see [`OpenedModel::with_cells`].
+    pub kv_cells: Option<KvCells>,
     /// Where its experts are.
     pub experts: ExpertPlacement,
     /// CPU threads for experts in host memory; one per core if not set.
@@ -43,7 +43,7 @@ impl OpenedModel {
 
     /// Bytes of a KV cache.
     pub fn kv_bytes(&self, capacity: &Capacity) -> u64 {
-        capacity.kv_spec(&self.model.graph, self.kv_cells).bytes().unwrap_or(u64::MAX)
+        capacity.kv_spec(&self.model.graph, self.cells()).bytes().unwrap_or(u64::MAX)
     }
 
     /// Bytes of the state of recurrent layers.
@@ -55,7 +55,7 @@ impl OpenedModel {
     pub fn kv_bytes_seen(&self, tokens: usize) -> u64 {
         let layers = self.model.graph.kv.iter().zip(self.model.graph.windows());
         let seen = |window: Option<usize>| window.map_or(tokens, |window| window.min(tokens)) as u64;
-        layers.map(|(layer, window)| layer.bytes_per_token(self.kv_cells) as u64 * seen(window)).sum()
+        layers.map(|(layer, window)| layer.bytes_per_token(self.cells()) as u64 * seen(window)).sum()
     }
 
     /// The format that most of the weights are in.
@@ -70,15 +70,18 @@ impl OpenedModel {
         counts.iter().max_by_key(|c| c.1).map_or("no weights", |c| c.0)
     }
 
-    /// The same with keys and values in f32, if the device has them and no type of fewer bits is requested:
-    /// of an encoder, whose pages are scratch, so that nothing is gained by rounding what they hold, and of a
-    /// model with weights in f32, in which nothing else is rounded to halves. Rounded keys move the logits of
-    /// routers by up to 1e-2 of their spread, and so choose other experts.
-    pub fn with_exact_cells(self, backend: &dyn Backend) -> OpenedModel {
+    /// The type of cached keys and values: the requested one, or halves.
+    pub fn cells(&self) -> KvCells {
+        self.kv_cells.unwrap_or_default()
+    }
+
+    /// The same with a type of keys and values for this device, unless one is requested: f32, if the device has it, of an encoder,
+    /// whose pages are scratch, so that nothing is gained by rounding what they hold, and of a model with weights in f32, in which
+    /// nothing else is rounded to halves. Rounded keys move the logits of routers by up to 1e-2 of their spread, and so choose other
+    /// experts.
+    pub fn with_cells(self, backend: &dyn Backend) -> OpenedModel {
         let is_exact = self.model.graph.sequence_rules().whole || self.main_format() == "F32";
-        match is_exact && self.kv_cells == KvCells::F16 && backend.kv_cells().contains(&KvCells::F32) {
-            true => OpenedModel { kv_cells: KvCells::F32, ..self },
-            false => self,
-        }
+        let exact = (is_exact && backend.kv_cells().contains(&KvCells::F32)).then_some(KvCells::F32);
+        OpenedModel { kv_cells: Some(self.kv_cells.or(exact).unwrap_or_default()), ..self }
     }
 }

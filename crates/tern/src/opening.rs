@@ -124,7 +124,7 @@ impl OpenedModel {
         capacity: Capacity,
         progress: &dyn Progress,
     ) -> Result<GraphRunner, Error> {
-        let opened = self.with_exact_cells(&*backend);
+        let opened = self.with_cells(&*backend);
         let layers = opened.host_layers(&*backend, |_| capacity)?;
         let (info, plan) = (backend.info(), opened.memory(&*backend, capacity, layers)?);
         if plan.total() > info.memory_total {
@@ -136,7 +136,7 @@ impl OpenedModel {
         let weights = opened.weight_bytes();
         let _work = Work::begin(progress, "loading", weights);
         let threads = machine::threads(opened.threads);
-        let config = RunnerConfig { capacity, kv_cells: opened.kv_cells, threads };
+        let config = RunnerConfig { capacity, kv_cells: opened.cells(), threads };
         let stored = |bytes| {
             progress.at(bytes);
             if bytes >= weights {

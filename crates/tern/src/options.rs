@@ -40,8 +40,9 @@ pub struct LoadOptions {
     pub context: Context,
     /// Where the experts of a mixture of experts are.
     pub experts: ExpertPlacement,
-    /// The type of cached keys and values.
-    pub kv_cells: KvCells,
+    /// The type of cached keys and values. If not set, halves, or f32 where nothing else of the model is rounded to halves and the
+    /// device has it: on the CPU, encoders and models with weights in f32.
+    pub kv_cells: Option<KvCells>,
     /// The memory of the KV cache.
     pub kv_memory: KvMemory,
     /// Shared by the options of models that are loaded beside each other on one device; clones share it.
@@ -168,7 +169,7 @@ impl Default for LoadOptions {
             reproducible: false,
             context: Context::AtMost(USUAL_CONTEXT),
             experts: ExpertPlacement::Auto,
-            kv_cells: KvCells::F16,
+            kv_cells: None,
             kv_memory: KvMemory::Auto,
             claims: MemoryClaims::default(),
             state_cache: None,

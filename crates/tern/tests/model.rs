@@ -250,9 +250,9 @@ fn samplers_give_the_same_text_beside_others() {
 
 /// A cache of halves is what rounds most in a model of f32, and so decides near ties of its routers.
 #[test]
-fn a_model_in_f32_has_keys_and_values_in_f32_unless_fewer_bits_are_requested() {
+fn a_model_in_f32_has_keys_and_values_in_f32_unless_a_type_is_requested() {
     let shape = Shape::by_name("tiny-gpt-oss").unwrap();
-    let bytes = |format: &str, kv_cells: KvCells| {
+    let bytes = |format: &str, kv_cells: Option<KvCells>| {
         let options =
             LoadOptions { kv_cells, device: Device::Cpu, threads: Some(1), ..LoadOptions::default() };
         let quant = tern::quant::by_name(format).unwrap();
@@ -266,13 +266,14 @@ fn a_model_in_f32_has_keys_and_values_in_f32_unless_fewer_bits_are_requested() {
             window: None,
             state: None,
         };
-        let halves = OpenedModel { kv_cells: KvCells::F16, ..opened.clone() }.kv_bytes(&capacity);
-        let opened = opened.with_exact_cells(&*backend);
+        let halves = OpenedModel { kv_cells: Some(KvCells::F16), ..opened.clone() }.kv_bytes(&capacity);
+        let opened = opened.with_cells(&*backend);
         opened.clone().runner(backend, capacity, &Silent).unwrap();
-        (opened.kv_cells, opened.kv_bytes(&capacity) as f64 / halves as f64)
+        (opened.cells(), opened.kv_bytes(&capacity) as f64 / halves as f64)
     };
-    assert_eq!(bytes("f32", KvCells::F16), (KvCells::F32, 2.0));
-    assert_eq!(bytes("bf16", KvCells::F16), (KvCells::F16, 1.0));
-    assert_eq!(bytes("q8_0", KvCells::F16), (KvCells::F16, 1.0));
-    assert_eq!(bytes("f32", KvCells::Int8).0, KvCells::Int8);
+    assert_eq!(bytes("f32", None), (KvCells::F32, 2.0));
+    assert_eq!(bytes("bf16", None), (KvCells::F16, 1.0));
+    assert_eq!(bytes("q8_0", None), (KvCells::F16, 1.0));
+    assert_eq!(bytes("f32", Some(KvCells::F16)), (KvCells::F16, 1.0));
+    assert_eq!(bytes("f32", Some(KvCells::Int8)).0, KvCells::Int8);
 }

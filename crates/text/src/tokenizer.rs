@@ -248,17 +248,6 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// The maximum number of bytes per token; `None` if text of any length may have no tokens, so that its
-    /// length does not bound the number of tokens.
-    pub fn longest_token(&self) -> Option<usize> {
-        self.covers.as_ref().map(|covers| covers.longest)
-    }
-
-    /// Bytes of a text that become tokens: all but those without a token in the vocabulary.
-    pub fn tokenised_bytes(&self, text: &str) -> usize {
-        self.covers.as_ref().map_or(0, |covers| covers.bytes(text))
-    }
-
     /// The token at the beginning of a text.
     pub fn bos(&self) -> Option<u32> {
         self.roles.bos

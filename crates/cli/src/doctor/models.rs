@@ -5,11 +5,12 @@ use std::io::Write;
 
 use tern::engine::{Capacity, WindowPages};
 use tern::graph::{Backend, KvCells, Random, cases, divergence, top_logprobs};
-use tern::models::{SHAPES, Shape, Synth};
+use tern::models::{RouterLogits, SHAPES, Shape, Synth};
 use tern::quant::Quant;
 use tern::text::Tokenizer;
-use tern::{Context, Device, OpenedModel, PAGE_LEN, Silent};
+use tern::{Context, Device, ExpertPlacement, OpenedModel, PAGE_LEN, Silent};
 
+use super::routers::Choices;
 use super::threads::in_parallel;
 use super::verdicts::Verdicts;
 use super::workers;
@@ -99,17 +100,65 @@ fn heading<W: Write>(args: &DoctorArgs, mut out: W) -> CliResult<Verdicts<W>> {
     Ok(Verdicts::new(out, args.verbose))
 }
 
-/// Compares one model on the given tokens, with few and many tokens per step: whether each is right, and what
-/// is printed. With `--reproducible`, the bits must also be those of the first number of tokens per step.
+/// Compares one model on the given tokens, and the experts that its routers choose.
 fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
-    let want = logits(Device::Cpu.open(args.model.device_options())?, opened, tokens, tokens.len(), false)?;
-    let is_coarse = matches!(opened.kv_cells, KvCells::Int8 | KvCells::Fp8);
-    let distance = if is_coarse { DISTANCE_8_BITS } else { DISTANCE };
+    let mut results = compare_logits(args, opened, tokens)?;
+    let routers = compare_routers(args, opened, tokens)?;
+    for ((ok, line), (routers_ok, choices)) in results.iter_mut().zip(routers) {
+        *ok &= routers_ok;
+        line.push_str(&format!(", {choices}"));
+    }
+    Ok(results)
+}
+
+/// Compares the experts that are chosen for each token: others are near ties, or wrong. Nothing of a model without routers.
+fn compare_routers(
+    args: &DoctorArgs,
+    opened: &OpenedModel,
+    tokens: &[u32],
+) -> CliResult<Vec<(bool, String)>> {
+    let Some(RouterLogits { graph, routers }) = opened.model.router_logits()? else { return Ok(vec![]) };
+    let mut observed = opened.clone();
+    observed.model.graph = graph;
+    if matches!(observed.experts, ExpertPlacement::Host(_)) {
+        observed.experts = ExpertPlacement::Host(None); // of the layers before the last router
+    }
+    let want =
+        logits(Device::Cpu.open(args.model.device_options())?, &observed, tokens, tokens.len(), false)?;
+    let is_coarse = matches!(opened.kv_cells, Some(KvCells::Int8 | KvCells::Fp8));
+    let distance = f64::from(if is_coarse { DISTANCE_8_BITS } else { DISTANCE });
+    let compared = chunks(args, opened, tokens).map(|chunk| {
+        let got = logits(args.model.backend()?, &observed, tokens, chunk.min(tokens.len()), true)?;
+        let all = Choices::compare(&routers, &want, &got);
+        let Choices { compared, after, ties, wrong, moved, bound, distance: off } = all;
+        let mut text =
+            format!("{compared} choices of experts: {ties} near ties, {wrong} wrong, {after} after these");
+        if ties + wrong > 0 {
+            text.push_str(&format!(" (logits moved by {moved:.1e}, at most {bound:.1e} by rounding)"));
+        }
+        if off >= distance {
+            text.push_str(&format!(", routers off by {off:.1e}"));
+        }
+        Ok((wrong == 0 && off < distance, text))
+    });
+    compared.collect()
+}
+
+/// Tokens per step that are compared.
+fn chunks(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> impl Iterator<Item = usize> {
     let whole = opened.model.graph.sequence_rules().whole; // of encoders: a text is never split
     let chunks = if args.model.reproducible { CHUNKS_REPRODUCIBLE } else { CHUNKS };
-    let chunks = chunks.into_iter().filter(|_| !whole).chain(whole.then_some(tokens.len()));
+    chunks.into_iter().filter(move |_| !whole).chain(whole.then_some(tokens.len()))
+}
+
+/// Compares the logits of one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed. With
+/// `--reproducible`, the bits must also be those of the first number of tokens per step.
+fn compare_logits(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
+    let want = logits(Device::Cpu.open(args.model.device_options())?, opened, tokens, tokens.len(), false)?;
+    let is_coarse = matches!(opened.kv_cells, Some(KvCells::Int8 | KvCells::Fp8));
+    let distance = if is_coarse { DISTANCE_8_BITS } else { DISTANCE };
     let mut first: Option<Vec<Vec<f32>>> = None;
-    let compared = chunks.map(|chunk| {
+    let compared = chunks(args, opened, tokens).map(|chunk| {
         let got = logits(args.model.backend()?, opened, tokens, chunk.min(tokens.len()), true)?;
         let (same, clear) = same_tops(&want, &got);
         let (what, kl, off, share) = if opened.model.has_experts() {

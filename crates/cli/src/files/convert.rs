@@ -84,7 +84,7 @@ fn write(model: &Checkpoint, conversion: Conversion<'_>, files: &FileArgs, out: 
     let bar = load::byte_bar("writing", model.total_bytes());
     let written = conversion.write(model, out, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
-    let written = written.map_err(|e| CliError::message(e.to_string()))?;
+    let written = written?;
     let more = match written.files {
         1 => String::new(),
         files => format!(" and {} more files", files - 1),
@@ -112,7 +112,7 @@ fn export(model: &Checkpoint, args: &ConvertArgs) -> CliResult<()> {
     let written =
         FolderExport { model, floats, max_file }.write(&args.out, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
-    let written = written.map_err(|e| CliError::message(e.to_string()))?;
+    let written = written?;
     eprintln!(
         "tern: {}: {}, {} tensors in {} files, {} (was {}), checked",
         args.out.display(),

@@ -9,6 +9,14 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
+#if __CUDA_ARCH_FEAT_SM90_ALL
+#define HAS_WGMMA 1
+#else
+#define HAS_WGMMA 0
+#endif
+
+enum : int { ARCH = __CUDA_ARCH__ }; // the generation: 900 is 9.0
+
 #define DEVICE __device__ __forceinline__
 #define APART __device__ __noinline__ // not inlined: it has its own registers
 #define INFINITY __int_as_float(0x7f800000)
@@ -80,20 +88,20 @@ DEVICE float reciprocal(float x) {
 
 // Two e4m3 numbers; the magnitudes are at most 448.
 DEVICE u32 to_e4m3(float low, float high) {
-#if __CUDA_ARCH__ >= 890
-    u16 pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    return pair;
-#else
-    auto one = [](float x) {
-        u32 bits = __float_as_uint(x), sign = bits >> 24 & 0x80;
-        bits &= 0x7fffffff;
-        if (bits < 0x3c800000) return sign | (u32)__float2int_rn(fabsf(x) * 512.f); // below 2^-6: multiples of 2^-9
-        bits += 0x7ffff + (bits >> 20 & 1);                                         // round to nearest, ties to even
-        return sign | min((bits >> 20) - (120 << 3), 0x7eu);
-    };
-    return one(low) | one(high) << 8;
-#endif
+    if constexpr (ARCH >= 890) {
+        u16 pair;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+        return pair;
+    } else {
+        auto one = [](float x) {
+            u32 bits = __float_as_uint(x), sign = bits >> 24 & 0x80;
+            bits &= 0x7fffffff;
+            if (bits < 0x3c800000) return sign | (u32)__float2int_rn(fabsf(x) * 512.f); // below 2^-6: multiples of 2^-9
+            bits += 0x7ffff + (bits >> 20 & 1); // round to nearest, ties to even
+            return sign | min((bits >> 20) - (120 << 3), 0x7eu);
+        };
+        return one(low) | one(high) << 8;
+    }
 }
 
 // Bits. The compiler makes two instructions of these if two operands are constants.
@@ -263,9 +271,9 @@ template <int N> DEVICE void arrived() { asm volatile("cp.async.wait_group %0;" 
 
 // Copies by the copy engine that follow see this thread's writes to shared memory.
 DEVICE void async_after_writes() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+    if constexpr (ARCH >= 900) {
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
 }
 
 // A barrier in shared memory: each round is complete after `count` arrivals.
@@ -275,9 +283,9 @@ struct Gate {
     DEVICE u32 at() const { return (u32)__cvta_generic_to_shared(this); }
     DEVICE void open(int count) {
         asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at()), "r"(count) : "memory");
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
+        if constexpr (ARCH >= 900) {
+            asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        }
     }
     DEVICE void arrive() {
         asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(at()) : "memory");
@@ -285,16 +293,16 @@ struct Gate {
 
     // Whether the round of this parity is complete; waits for a limited time if not.
     DEVICE bool try_wait(u32 parity) {
-#if __CUDA_ARCH__ >= 900
-        u32 done;
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(at()), "r"(parity)
-                     : "memory");
-        return done;
-#else
-        return is_complete(parity);
-#endif
+        if constexpr (ARCH >= 900) {
+            u32 done;
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                         : "=r"(done)
+                         : "r"(at()), "r"(parity)
+                         : "memory");
+            return done;
+        } else {
+            return is_complete(parity);
+        }
     }
 
     DEVICE bool is_complete(u32 parity) {
@@ -310,37 +318,42 @@ struct Gate {
         while (!try_wait(parity)) {}
     }
 
-    // Copies to shared memory by one lane, or by a whole warp: announce the bytes, copy, arrive. The gate counts
-    // COPIERS arrivals, and the round is complete when all bytes have arrived.
-#if __CUDA_ARCH__ >= 900
-    static constexpr int COPIERS = 1;
+    // Copies to shared memory by the copy engine, which one lane asks: it announces the bytes, and copies. Before
+    // generation 9.0 a whole warp copies, and says so afterwards. The gate counts COPIERS arrivals, and the round is
+    // complete when all bytes have arrived.
+    static constexpr int COPIERS = ARCH >= 900 ? 1 : 32;
     DEVICE void expect(int bytes) {
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
+        if constexpr (ARCH >= 900)
+            asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(at()), "r"(bytes) : "memory");
+    }
+    DEVICE void copied() {
+        if constexpr (ARCH < 900)
+            asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory");
     }
     DEVICE void copy(void* to, const void* from, int bytes) {
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                         (u32)__cvta_generic_to_shared(to)),
-                     "l"(from), "r"(bytes), "r"(at())
-                     : "memory");
+        if constexpr (ARCH >= 900)
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                    (u32)__cvta_generic_to_shared(to)),
+                "l"(from), "r"(bytes), "r"(at())
+                : "memory");
+        else
+            for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16((u8*)to + i, (const u8*)from + i);
     }
     // Bytes that are read once per step leave L2 first, so that what blocks pass to each other stays in it.
     DEVICE void copy_once(void* to, const void* from, int bytes) {
-        u64 policy;
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-                "r"((u32)__cvta_generic_to_shared(to)),
-            "l"(from), "r"(bytes), "r"(at()), "l"(policy)
-            : "memory");
+        if constexpr (ARCH >= 900) {
+            u64 policy;
+            asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+            asm volatile(
+                "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+                    "r"((u32)__cvta_generic_to_shared(to)),
+                "l"(from), "r"(bytes), "r"(at()), "l"(policy)
+                : "memory");
+        } else {
+            copy(to, from, bytes);
+        }
     }
-#else
-    static constexpr int COPIERS = 32;
-    DEVICE void copy(void* to, const void* from, int bytes) {
-        for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) copy16((u8*)to + i, (const u8*)from + i);
-    }
-    DEVICE void copy_once(void* to, const void* from, int bytes) { copy(to, from, bytes); }
-    DEVICE void copied() { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at()) : "memory"); }
-#endif
 };
 
 // Threads, blocks and launches.
@@ -358,16 +371,16 @@ template <int N> DEVICE void sync_threads() { asm volatile("bar.sync 1, %0;" ::"
 // Launches overlap: a block may begin before earlier launches are done. Every block waits for them before it touches
 // what they read or write, and before it ends; only then a launch that waits for this one has also waited for those.
 DEVICE void wait_for_launches() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+    if constexpr (ARCH >= 900) {
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
 }
 
 // The next launch may begin.
 DEVICE void begin_next_launch() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    if constexpr (ARCH >= 900) {
+        asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    }
 }
 
 // The blocks of a cluster wait for each other, in two steps.
@@ -387,9 +400,7 @@ DEVICE void send_floats4(u32 to, const float (&v)[4], u32 gate) {
                  : "memory");
 }
 
-// Products of a whole warpgroup; the host adds Wgmma<N> for the sizes in use (src/shared/wgmma.rs).
-#if __CUDA_ARCH_FEAT_SM90_ALL
-#define HAS_WGMMA 1
+// Products of a whole warpgroup, if HAS_WGMMA; the host adds Wgmma<N> for the sizes in use (src/shared/wgmma.rs).
 template <int N> struct Wgmma;
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -411,6 +422,3 @@ template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc
 template <int COUNT> DEVICE void return_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
-#else
-#define HAS_WGMMA 0
-#endif

@@ -11,8 +11,7 @@
 #include "linear/step_linear.cuh"
 #include "experts/choose.cuh"
 
-#if ROUTES
-static_assert(sizeof(RouteWorkspace) <= ARENA, "the host has reserved shared memory for it");
+static_assert(!ROUTES || sizeof(RouteWorkspace) <= ARENA, "the host has reserved shared memory for it");
 
 // The logits of the block's experts: all warps share the columns of a row.
 DEVICE void write_logits(const RouteArgs& a, u32 epoch, float* scratch) {
@@ -95,4 +94,3 @@ APART void route(int p) {
     __syncwarp();
     if (thread == 0) choice.publish();
 }
-#endif

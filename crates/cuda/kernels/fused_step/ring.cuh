@@ -186,33 +186,33 @@ struct Reader {
     DEVICE void fill(int count, int flying, const void* from, int bytes, const void* more = nullptr,
                      int more_bytes = 0) {
         int lane = threadIdx.x % 32;
-#if __CUDA_ARCH__ >= 900
-        Ring mine = ring.ahead(lane % SLOTS);
-        u32 open = __ballot_sync(0xffffffff, lane < count);
-        while (open) { // wait for the first one; fill the following ones up to the first that is blocked
-            int next = __ffs(open) - 1;
-            wait_to_fill(ring.ahead(next), filled + next, flying);
-            u32 blocked = open & ~__ballot_sync(0xffffffff, may_fill(mine, filled + lane, flying));
-            bool ready = open >> lane & 1 && (blocked == 0 || lane < __ffs(blocked) - 1);
-            if (ready) {
-                mine.full().expect(bytes + more_bytes);
-                mine.full().copy_once(mine.slot(), from, bytes);
-                if (more_bytes) mine.full().copy_once(mine.slot() + bytes, more, more_bytes);
+        if constexpr (ARCH >= 900) {
+            Ring mine = ring.ahead(lane % SLOTS);
+            u32 open = __ballot_sync(0xffffffff, lane < count);
+            while (open) { // wait for the first one; fill the following ones up to the first that is blocked
+                int next = __ffs(open) - 1;
+                wait_to_fill(ring.ahead(next), filled + next, flying);
+                u32 blocked = open & ~__ballot_sync(0xffffffff, may_fill(mine, filled + lane, flying));
+                bool ready = open >> lane & 1 && (blocked == 0 || lane < __ffs(blocked) - 1);
+                if (ready) {
+                    mine.full().expect(bytes + more_bytes);
+                    mine.full().copy_once(mine.slot(), from, bytes);
+                    if (more_bytes) mine.full().copy_once(mine.slot() + bytes, more, more_bytes);
+                }
+                open &= ~__ballot_sync(0xffffffff, ready);
             }
-            open &= ~__ballot_sync(0xffffffff, ready);
+            advance(count);
+        } else {
+            for (int i = 0; i < count; i++, advance(1)) { // the whole warp copies
+                wait_to_fill(ring, filled, flying);
+                const void* a = (const void*)__shfl_sync(0xffffffff, (u64)from, i);
+                const void* b = (const void*)__shfl_sync(0xffffffff, (u64)more, i);
+                int a_bytes = __shfl_sync(0xffffffff, bytes, i), b_bytes = __shfl_sync(0xffffffff, more_bytes, i);
+                ring.full().copy_once(ring.slot(), a, a_bytes);
+                ring.full().copy_once(ring.slot() + a_bytes, b, b_bytes);
+                ring.full().copied();
+            }
         }
-        advance(count);
-#else
-        for (int i = 0; i < count; i++, advance(1)) { // the whole warp copies
-            wait_to_fill(ring, filled, flying);
-            const void* a = (const void*)__shfl_sync(0xffffffff, (u64)from, i);
-            const void* b = (const void*)__shfl_sync(0xffffffff, (u64)more, i);
-            int a_bytes = __shfl_sync(0xffffffff, bytes, i), b_bytes = __shfl_sync(0xffffffff, more_bytes, i);
-            ring.full().copy_once(ring.slot(), a, a_bytes);
-            ring.full().copy_once(ring.slot() + a_bytes, b, b_bytes);
-            ring.full().copied();
-        }
-#endif
     }
 
     static constexpr int AT_ONCE = SLOTS < 32 ? SLOTS : 32;
@@ -256,23 +256,23 @@ struct Reader {
                                      RECORD;
             };
             wait_to_fill(ring, filled, L::FLYING);
-#if __CUDA_ARCH__ >= 900
-            if (threadIdx.x % 32 == 0) ring.full().expect((to - from) * RECORD);
-            __syncwarp();
-            for (int i = threadIdx.x % 32; i < runs; i += 32) {
-                typename L::Run run = L::run_of(from, to, i);
-                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run),
-                                      (run.end - run.first) * RECORD);
+            if constexpr (ARCH >= 900) {
+                if (threadIdx.x % 32 == 0) ring.full().expect((to - from) * RECORD);
+                __syncwarp();
+                for (int i = threadIdx.x % 32; i < runs; i += 32) {
+                    typename L::Run run = L::run_of(from, to, i);
+                    ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run),
+                                          (run.end - run.first) * RECORD);
+                }
+                __syncwarp();
+            } else {
+                for (int i = 0; i < runs; i++) {
+                    typename L::Run run = L::run_of(from, to, i);
+                    ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run),
+                                          (run.end - run.first) * RECORD);
+                }
+                ring.full().copied();
             }
-            __syncwarp();
-#else
-            for (int i = 0; i < runs; i++) {
-                typename L::Run run = L::run_of(from, to, i);
-                ring.full().copy_once(ring.slot() + (run.first - from) * RECORD, at(run),
-                                      (run.end - run.first) * RECORD);
-            }
-            ring.full().copied();
-#endif
         }
     }
 
@@ -293,11 +293,10 @@ struct Reader {
         for (int k = blockIdx.x * 32; a.norm.kind && k < a.cols; k += BLOCKS * 32) prefetch(a.norm.weight + k);
     }
 
-#if RECURRENT
     // The state that the block's warps have (step_recurrent.cuh).
-    DEVICE void prefetch_matrices(const RecurrentArgs& a, int few) {
+    DEVICE void prefetch_matrices(const RecurrentArgs& a, const BlockRange& range) {
         constexpr int COLUMNS = STEP_STATE_COLUMNS;
-        int place = few ? place_among(few >> 16, blockIdx.x, BLOCKS) : blockIdx.x, blocks = few ? few & 0xffff : BLOCKS;
+        int place = place_in(range, blockIdx.x, BLOCKS), blocks = count_of(range, BLOCKS);
         if (place >= blocks) return;
         int each = (a.cols + COLUMNS - 1) / COLUMNS, read = info_of_step().state_read;
         for (int item = place; item < a.heads * each && read >= 0; item += blocks) {
@@ -315,16 +314,13 @@ struct Reader {
             if (a.block && k < a.group_width) prefetch(a.signs + k);
         }
     }
-#endif
 
-#if ROUTES
     // The rows of a router that this block multiplies.
     DEVICE void prefetch_router(const RouterLinear& r, int experts) {
         for (int row = blockIdx.x; r.w && row < experts; row += BLOCKS)
             for (int k = threadIdx.x % 32 * 32; k < r.cols; k += 32 * 32) prefetch(r.w + (long)row * r.cols + k);
         for (int k = blockIdx.x * 32; r.norm.kind && k < r.cols; k += BLOCKS * 32) prefetch(r.norm.weight + k);
     }
-#endif
 
     // Fills a slot with keys and values from a row of the pages on: a lane has four neighbouring rows of either.
     DEVICE void fill_padded(const AttendArgs& a, long row) {
@@ -335,18 +331,18 @@ struct Reader {
         const u16* from = (values ? a.values : a.keys) + (row + four * 4) * columns;
         u8* to = ring.slot() + (values ? FOURS * (8 * a.head_dim + ROWS_PADDING) : 0) + four * (bytes + ROWS_PADDING);
         wait_to_fill(ring, filled, KEYS_FLYING);
-#if __CUDA_ARCH__ >= 900
-        if (lane == 0) ring.full().expect(KEYS * (a.head_dim + a.v_dim) * 2);
-        __syncwarp();
-        if (lane < 2 * FOURS) ring.full().copy_once(to, from, bytes);
-#else
-        for (int i = 0; i < 2 * FOURS; i++) { // the whole warp copies
-            u8* there = (u8*)__shfl_sync(0xffffffff, (u64)to, i);
-            ring.full().copy_once(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i),
-                                  __shfl_sync(0xffffffff, bytes, i));
+        if constexpr (ARCH >= 900) {
+            if (lane == 0) ring.full().expect(KEYS * (a.head_dim + a.v_dim) * 2);
+            __syncwarp();
+            if (lane < 2 * FOURS) ring.full().copy_once(to, from, bytes);
+        } else {
+            for (int i = 0; i < 2 * FOURS; i++) { // the whole warp copies
+                u8* there = (u8*)__shfl_sync(0xffffffff, (u64)to, i);
+                ring.full().copy_once(there, (const void*)__shfl_sync(0xffffffff, (u64)from, i),
+                                      __shfl_sync(0xffffffff, bytes, i));
+            }
+            ring.full().copied();
         }
-        ring.full().copied();
-#endif
         advance(1);
     }
 
@@ -396,13 +392,9 @@ struct Reader {
             __syncwarp();
             if (phase.kind == ATTEND) read_keys(phase.attend, info);
             if (phase.kind == FLOAT_LINEAR && phase.float_linear.first_block >= 0) prefetch_rows(phase.float_linear);
-#if RECURRENT
-            if (phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent, phase.few);
-            if (phase.kind == TRANSFORM) prefetch_factors(phase.transform);
-#endif
-#if ROUTES
-            if (phase.kind == ROUTE) choices++, prefetch_router(phase.route.router, phase.route.experts);
-#endif
+            if (RECURRENT && phase.kind == RECURRENT_PHASE) prefetch_matrices(phase.recurrent, phase.range);
+            if (RECURRENT && phase.kind == TRANSFORM) prefetch_factors(phase.transform);
+            if (ROUTES && phase.kind == ROUTE) choices++, prefetch_router(phase.route.router, phase.route.experts);
             if (phase.kind != LINEAR || (phase.linear.outputs_only && info.outputs == 0)) continue;
             switch (phase.shape) {
 #define CASE(n, ...) \

@@ -79,8 +79,8 @@ DEVICE void step(const StepArgs& args) {
                    (const uint4*)(args.phases + p + WINDOW - 1) + threadIdx.x);
         committed();
         if (phase.barrier) grid_barrier_after_sync<THREADS>(inputs + BARRIER, phase.barrier * blocks);
-        if (TOKENS_AT_ONCE == 1 && RECURRENT && phase.few &&
-            place_among(phase.few >> 16, block, BLOCKS) >= (phase.few & 0xffff))
+        if (TOKENS_AT_ONCE == 1 && RECURRENT && phase.range.count &&
+            place_in(phase.range, block, BLOCKS) >= phase.range.count)
             continue;
         switch (phase.kind) {
             case LINEAR:

@@ -47,7 +47,6 @@ template <int N> struct Sums {
     // Adds a chunk of the rows `first` (g) and `second` (g + 8); x is in two tiles of 64 positions. UNIFORM: the
     // compiler knows that all lanes have the same x.
     template <bool UNIFORM, class Row> DEVICE void add(const Row& first, const Row& second, const u8* x, int lane) {
-#if HAS_WGMMA
         if constexpr (WGMMA) { // while one warpgroup's products run, the other one makes its rows
             u32 a[8][4];
 #pragma unroll
@@ -64,7 +63,6 @@ template <int N> struct Sums {
             wgmma_wait<0>();
             return;
         }
-#endif
         int matrix = lane / 8, row = lane % 8;
         u32 both[4]; // x of eight tokens, of two steps
 #pragma unroll

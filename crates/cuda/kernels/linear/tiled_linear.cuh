@@ -141,25 +141,28 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         int total = tiles(), stages = (chunk_end - chunk_begin + S::CHUNKS - 1) / S::CHUNKS, early = 0;
         auto copy_records = [&](const LinearTile& t, int chunk) {
             int count = min(S::CHUNKS, chunk_end - chunk), bytes = count * F::BYTES;
-#if __CUDA_ARCH__ >= 900
-            if (lane == 0) full[slot].expect(count * N * 256 + ROW_WARPS * bytes);
-            __syncwarp();
-            if (lane < ROW_WARPS) full[slot].copy(stage() + S::X + lane * S::RECORDS, record(t, lane, chunk), bytes);
-#else
-            for (int w = 0; w < ROW_WARPS; w++)
-                full[slot].copy(stage() + S::X + w * S::RECORDS, record(t, w, chunk), bytes);
-#endif
+            if constexpr (ARCH >= 900) {
+                if (lane == 0) full[slot].expect(count * N * 256 + ROW_WARPS * bytes);
+                __syncwarp();
+                if (lane < ROW_WARPS)
+                    full[slot].copy(stage() + S::X + lane * S::RECORDS, record(t, lane, chunk), bytes);
+            } else {
+                for (int w = 0; w < ROW_WARPS; w++)
+                    full[slot].copy(stage() + S::X + w * S::RECORDS, record(t, w, chunk), bytes);
+            }
         };
         auto copy_x = [&](const LinearTile& t, int chunk) {
             int halves = 2 * min(S::CHUNKS, chunk_end - chunk);
             [[maybe_unused]] bool whole = m.x.tokens == N; // tiles follow each other
-#if __CUDA_ARCH__ >= 900
-            if (lane < (whole ? 1 : halves))
-                full[slot].copy(stage() + lane * N * 128, x_tile(t, 2 * chunk + lane), (whole ? halves : 1) * N * 128);
-#else
-            for (int h = 0; h < halves; h++) full[slot].copy(stage() + h * N * 128, x_tile(t, 2 * chunk + h), N * 128);
-            full[slot].copied();
-#endif
+            if constexpr (ARCH >= 900) {
+                if (lane < (whole ? 1 : halves))
+                    full[slot].copy(stage() + lane * N * 128, x_tile(t, 2 * chunk + lane),
+                                    (whole ? halves : 1) * N * 128);
+            } else {
+                for (int h = 0; h < halves; h++)
+                    full[slot].copy(stage() + h * N * 128, x_tile(t, 2 * chunk + h), N * 128);
+                full[slot].copied();
+            }
         };
         if (first < total) {
             LinearTile t = tile(first);
@@ -181,11 +184,8 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             }
             if (STAGED && m.y_half.at) { // a stage for what the warps write
                 if (round) empty[slot].wait(round + 1 & 1);
-#if __CUDA_ARCH__ >= 900
-                if (lane == 0) full[slot].arrive();
-#else
-                full[slot].copied();
-#endif
+                if (ARCH < 900) full[slot].copied();
+                else if (lane == 0) full[slot].arrive();
                 next();
             }
         }
@@ -494,15 +494,13 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     DEVICE void add_sums(const LinearTile& t, Sums<N>& sums, int thread, int lane, int warp) {
         constexpr int AT_ONCE = COLUMNS < 8 ? 1 : 2; // what is added is loaded for some groups together
         auto place = [&](int j) { return sums_of_ranks + ((j >> shift) * ROW_WARPS + warp << shift) * 32 + lane; };
-#if __CUDA_ARCH__ >= 900
-        if (splits > 1) {
+        if (ARCH >= 900 && splits > 1) {
             wait_for_cluster(); // all blocks can receive
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++)
                 if ((j & splits - 1) == rank) place(j)[rank * 32] = *(float4*)sums.d4(j);
                 else send(j & splits - 1, place(j) + rank * 32, sums.d4(j));
         } else
-#endif
 #pragma unroll
             for (int j = 0; j < COLUMNS; j++) *place(j) = *(float4*)sums.d4(j);
 #pragma unroll 1
@@ -550,13 +548,11 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
         }
     }
 
-#if __CUDA_ARCH__ >= 900
     // Four floats to the same place of a block of the cluster.
     DEVICE void send(int to, const float4* at, const float (&v)[4]) const {
         u32 there = address_in_block(shared_address(at), to), gate = address_in_block(received->at(), to);
         send_floats4(there, v, gate);
     }
-#endif
 
     // Large tiles: a whole warpgroup copies, of whose registers the others take most.
     static constexpr bool LARGE = Sums<N>::WGMMA && N >= 128;
@@ -565,31 +561,22 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     DEVICE void run() {
         if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);
         if (S::SUMS_X && threadIdx.x < m.stages) S::summed(tiled_shared + threadIdx.x * STAGE).open(1);
-#if __CUDA_ARCH__ >= 900
-        if (threadIdx.x == 0 && splits > 1) { // the groups that this block adds
+        if (ARCH >= 900 && threadIdx.x == 0 && splits > 1) { // the groups that this block adds
             received->open(1);
             received->expect((COLUMNS - rank + splits - 1 >> shift) * (splits - 1) * ROW_WARPS * 512);
         }
         __syncthreads();
-        if (splits > 1) arrive_at_cluster();
-#else
-        __syncthreads();
-#endif
+        if (ARCH >= 900 && splits > 1) arrive_at_cluster();
         if (threadIdx.x / 32 >= ROW_WARPS) {
-#if HAS_WGMMA
             if constexpr (LARGE) return_registers<40>();
-#endif
             if (threadIdx.x / 32 == ROW_WARPS) produce();
             else if constexpr (S::SUMS_X) sum_x();
         } else {
-#if HAS_WGMMA
             if constexpr (LARGE) take_registers<232>();
-#endif
             consume();
         }
-#if __CUDA_ARCH__ >= 900
         // those that have not waited yet: a block of a cluster without a tile, and the warps that do not multiply
-        if (splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)(blockIdx.x >> shift) >= tiles())) wait_for_cluster();
-#endif
+        if (ARCH >= 900 && splits > 1 && (threadIdx.x / 32 >= ROW_WARPS || (int)(blockIdx.x >> shift) >= tiles()))
+            wait_for_cluster();
     }
 };

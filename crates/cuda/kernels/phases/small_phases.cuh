@@ -118,6 +118,12 @@ DEVICE int place_among(int first_block, int block, int blocks) {
     return small_rest(2 * blocks - 1 - block - small_rest(first_block, blocks), blocks);
 }
 
+// The same for the blocks of a phase: from its count on, a block does not compute it.
+DEVICE int place_in(const BlockRange& range, int block, int blocks) {
+    return range.count ? place_among(range.first, block, blocks) : block;
+}
+DEVICE int count_of(const BlockRange& range, int blocks) { return range.count ? range.count : blocks; }
+
 // A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value
 // is waited for, at once: without branches, and used only behind it.
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {

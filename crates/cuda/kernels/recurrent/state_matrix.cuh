@@ -3,7 +3,8 @@
 // STATE_LANES lanes share the rows of a column: lane r has the pieces r, r + STATE_LANES, .. of four rows. A lane has
 // two columns. State is [slot][head][column][row].
 //
-// Defined by the host: STATE_ROWS, the rows of a matrix.
+// Defined by the host: STATE_ROWS, the rows of a matrix, and STATE_LANES: 8, or 16 in a fused step, which has warps for
+// half as many columns each: code that runs once takes the time of loading it.
 
 #pragma once
 
@@ -11,12 +12,6 @@
 #include "base/phase.cuh"
 #include "recurrent/slice_state.cuh"
 
-#ifdef TOKENS_AT_ONCE // a fused step has warps for half as many columns each: code that runs once takes the time of
-                      // loading it
-constexpr int STATE_LANES = 16;
-#else
-constexpr int STATE_LANES = 8;
-#endif
 constexpr int QUADS = (STATE_ROWS + 4 * STATE_LANES - 1) / (4 * STATE_LANES), COLUMNS_OF_WARP = 2 * 32 / STATE_LANES;
 constexpr int PADDED_ROWS = QUADS * 4 * STATE_LANES;
 

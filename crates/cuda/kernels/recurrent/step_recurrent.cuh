@@ -11,7 +11,6 @@
 #include "recurrent/conv_column.cuh"
 #include "recurrent/state_matrix.cuh"
 
-#if RECURRENT
 // Warps of all blocks take turns, so that a few items are on many multiprocessors.
 DEVICE int first_item(int block, int blocks) { return fixed_thread() / 32 * blocks + block; }
 DEVICE int item_step(int blocks) { return WARPS * blocks; }
@@ -32,7 +31,7 @@ static_assert(COLUMNS_OF_WARP == STEP_STATE_COLUMNS, "the host and the reading w
 
 APART void step_matrices(const Phase& phase, int block, int blocks) {
     const RecurrentArgs& a = phase.recurrent;
-    if (phase.few) block = place_among(phase.few >> 16, block, BLOCKS), blocks = phase.few & 0xffff;
+    block = place_in(phase.range, block, BLOCKS), blocks = count_of(phase.range, blocks);
     const Info& info = info_of_step();
     SliceState s = {0, 1, info.state_read, info.state_write};
     int each = (a.cols + COLUMNS_OF_WARP - 1) / COLUMNS_OF_WARP;
@@ -49,7 +48,7 @@ APART void step_matrices(const Phase& phase, int block, int blocks) {
 // for, in few instructions: code that runs once per phase takes the time of loading it.
 APART void step_transform(const TransformArgs& a, float* scratch, int block, int blocks) {
     constexpr int PIECES = TRANSFORM_SPAN / CHUNK;
-    static_assert(ARENA >= 2 * TRANSFORM_SPAN * 4, "two spans are in shared memory");
+    static_assert(!RECURRENT || ARENA >= 2 * TRANSFORM_SPAN * 4, "two spans are in shared memory");
     static_assert(2 * PIECES == WARPS && PIECES == 8 && CHUNK == 128, "a warp has a piece");
     const Info& info = info_of_step();
     u32 epoch = info.epoch, mask = a.x.mask;
@@ -146,4 +145,3 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
         if ((pair + blocks) * 2 * CHUNK < a.width) sync_threads<THREADS>(); // the memory is used again
     }
 }
-#endif

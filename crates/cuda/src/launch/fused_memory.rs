@@ -4,7 +4,7 @@ use crate::driver::Define;
 use crate::lower::KernelConfig;
 use crate::shared::{
     AttendArgs, CHOICE_BYTES, CHUNK, FIELDS_BYTES, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase,
-    RawPhase, SHARE_STRIDE, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
+    RawPhase, SHARE_STRIDE, STEP_STATE_COLUMNS, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
 };
 
 /// Slots of the ring at most.
@@ -246,6 +246,7 @@ impl FusedMemory {
             ("WINDOWS", usize::from(self.windows)),
             ("RECURRENT", usize::from(self.recurrent)),
             ("STATE_ROWS", self.state_rows),
+            ("STATE_LANES", 2 * 32 / STEP_STATE_COLUMNS), // two columns each
         ]);
         all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
     }

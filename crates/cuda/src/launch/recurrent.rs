@@ -44,6 +44,9 @@ struct RecurrentKernels {
     decode: Kernel,
 }
 
+/// Lanes that share the rows of a column; those of a fused step are more.
+const STATE_LANES: usize = 8;
+
 /// Which matrices kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct MatrixKind {
@@ -58,7 +61,7 @@ impl MatrixKind {
 
     /// Bytes of what a block loads for this number of tokens: `StateTile` of the kernels.
     fn tile_bytes(self, tokens: usize) -> usize {
-        tokens * (2 * self.rows.next_multiple_of(32) + STATE_COLUMNS + 5) * 4
+        tokens * (2 * self.rows.next_multiple_of(4 * STATE_LANES) + STATE_COLUMNS + 5) * 4
     }
 
     fn prefill_bytes(self) -> usize {
@@ -68,7 +71,11 @@ impl MatrixKind {
 
 /// The source of delta rules and scans with matrices of this number of rows.
 pub(crate) fn recurrent_source(rows: usize) -> KernelSource {
-    KernelSource { source: Source::Recurrent, defines: vec![("STATE_ROWS", rows.to_string())] }
+    let defines = [("STATE_ROWS", rows), ("STATE_LANES", STATE_LANES)];
+    KernelSource {
+        source: Source::Recurrent,
+        defines: defines.map(|(name, n)| (name, n.to_string())).to_vec(),
+    }
 }
 
 /// The kinds of matrices of these phases.
@@ -213,7 +220,7 @@ mod tests {
         assert_eq!(names(&[conv, conv]), ["Convolve 0"]);
         let phases = [conv, matrix(128, 0), transform, conv, matrix(64, 0), matrix(128, 1), transform];
         assert_eq!(kinds(&phases).len(), 3);
-        assert_eq!(names(&phases), ["Recurrent 1", "Recurrent 1", "Convolve 0", "Transform 0"]);
+        assert_eq!(names(&phases), ["Recurrent 2", "Recurrent 2", "Convolve 0", "Transform 0"]);
     }
 
     #[test]

@@ -268,7 +268,7 @@ impl Lowering<'_> {
     /// The first of `count` blocks for a phase that needs no more.
     pub(super) fn take_blocks(&mut self, count: usize) -> i32 {
         let first = self.used_blocks;
-        self.used_blocks = (first + count) % (1 << 14); // `few` of a phase has 15 bits for it
+        self.used_blocks = (first + count) % (1 << 14); // `BlockRange` of a phase has 16 bits for it
         first as i32
     }
 

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable, bytes_of, bytes_of_mut};
 
-use super::c_text::{KernelArgs, Shared, c_offset, c_size};
+use super::c_text::{KernelArgs, Shared, c_offset, c_size, shared_structs};
 use super::constants::WARPS;
 use super::phase_args::*;
 
@@ -72,9 +72,9 @@ macro_rules! phases {
             let fields = [$(format!("        {};\n", $args::declare(stringify!($field)))),+].concat();
             let offset = std::mem::offset_of!(RawPhase, body);
             let offsets = [$(c_offset("Phase", stringify!($field), offset)),+].concat();
-            let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape, few;\n");
+            let head = format!("enum Kind {{ {kinds} }};\nstruct alignas(16) Phase {{\n    int kind, barrier, shape;\n    BlockRange range;\n");
             let body = format!("    union {{\n{fields}        u64 words[{BODY_WORDS}];\n    }};\n}};\n");
-            [head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets].concat()
+            [structs(), head, body, c_size("Phase", size_of::<RawPhase>()), c_head_offsets(), offsets].concat()
         }
     };
 }
@@ -102,9 +102,19 @@ phases! {
     }
 }
 
-/// `few` of a phase that `count` blocks compute, behind the last `first_block` ones.
-fn few(first_block: i32, count: usize) -> i32 {
-    first_block << 16 | count.min(0xffff) as i32
+shared_structs! {
+    /// In a fused step, the blocks that compute a phase: `count` of them, after the first `first` ones from the last block on
+    /// (`place_among`), which other phases use. All blocks if `count` is 0.
+    BlockRange {
+        count: u16,
+        first: u16,
+    }
+}
+
+impl BlockRange {
+    fn new(first_block: i32, count: usize) -> BlockRange {
+        BlockRange { count: count.min(0xffff) as u16, first: first_block as u16 }
+    }
 }
 
 /// A phase as the kernels read it: `Phase` in C, where `body` is a union of all arguments.
@@ -116,9 +126,7 @@ pub(crate) struct RawPhase {
     barrier: i32,
     /// Of a linear: its index in LINEARS.
     shape: i32,
-    /// In a fused step, of a phase that few blocks compute: their number, and 65536 times the blocks, from the last one on, that other
-    /// phases use (`place_among`). 0: all blocks.
-    few: i32,
+    range: BlockRange,
     body: [u64; BODY_WORDS],
 }
 
@@ -144,26 +152,29 @@ impl RawPhase {
     pub(crate) fn apart_from(self, transform: &TransformArgs, warps: usize, blocks: usize) -> RawPhase {
         let used = TransformArgs::blocks(transform.width as usize);
         let others = blocks.saturating_sub(used);
-        let few =
-            if warps <= others * WARPS { few(transform.first_block + used as i32, others) } else { self.few };
-        RawPhase { few, ..self }
+        if warps > others * WARPS {
+            return self;
+        }
+        RawPhase { range: BlockRange::new(transform.first_block + used as i32, others), ..self }
     }
 }
 
 fn c_head_offsets() -> String {
     let kind = c_offset("Phase", "kind", std::mem::offset_of!(RawPhase, kind));
     let barrier = c_offset("Phase", "barrier", std::mem::offset_of!(RawPhase, barrier));
-    [kind, barrier, c_offset("Phase", "shape", std::mem::offset_of!(RawPhase, shape))].concat()
+    let shape = c_offset("Phase", "shape", std::mem::offset_of!(RawPhase, shape));
+    [kind, barrier, shape, c_offset("Phase", "range", std::mem::offset_of!(RawPhase, range))].concat()
 }
 
 impl Phase {
-    fn few(&self) -> i32 {
+    /// The blocks that compute it in a fused step.
+    fn range(&self) -> BlockRange {
         match self {
-            Phase::Transform(a) => few(a.first_block, TransformArgs::blocks(a.width as usize)),
+            Phase::Transform(a) => BlockRange::new(a.first_block, TransformArgs::blocks(a.width as usize)),
             Phase::FloatLinear(a) if a.first_block >= 0 => {
-                few(a.first_block, FloatLinearArgs::blocks(a.rows as usize))
+                BlockRange::new(a.first_block, FloatLinearArgs::blocks(a.rows as usize))
             }
-            _ => 0,
+            _ => BlockRange::default(),
         }
     }
 
@@ -172,7 +183,7 @@ impl Phase {
         let (kind, args) = self.kind_and_bytes();
         let mut body = [0; BODY_WORDS];
         bytes_of_mut(&mut body)[..args.len()].copy_from_slice(args);
-        RawPhase { kind: kind as i32, barrier, shape, few: self.few(), body }
+        RawPhase { kind: kind as i32, barrier, shape, range: self.range(), body }
     }
 }
 
@@ -184,9 +195,10 @@ mod tests {
     fn a_phase_beside_a_transform_has_the_other_blocks() {
         let transform = TransformArgs { width: 6144, first_block: 4, ..TransformArgs::default() };
         let raw = Phase::Recurrent(RecurrentArgs::default()).raw(0, 0);
-        assert_eq!(raw.few, 0);
-        assert_eq!(Phase::Transform(transform).few(), 4 << 16 | 24);
-        assert_eq!(raw.apart_from(&transform, 1728, 132).few, 28 << 16 | 108);
+        let pair = |range: BlockRange| (range.first, range.count);
+        assert_eq!(pair(raw.range), (0, 0));
+        assert_eq!(pair(Phase::Transform(transform).range()), (4, 24));
+        assert_eq!(pair(raw.apart_from(&transform, 1728, 132).range), (28, 108));
     }
 
     #[test]
@@ -194,7 +206,7 @@ mod tests {
         let transform = TransformArgs { width: 6144, ..TransformArgs::default() }; // 24 of 132 blocks
         let is_apart = |heads, cols, blocks| {
             let args = RecurrentArgs { heads, cols, ..RecurrentArgs::default() };
-            Phase::Recurrent(args).raw(0, 0).apart_from(&transform, args.warps(), blocks).few != 0
+            Phase::Recurrent(args).raw(0, 0).apart_from(&transform, args.warps(), blocks).range.count != 0
         };
         assert!(is_apart(48, 128, 132)); // 1,536 of 1,728 warps
         assert!(is_apart(54, 127, 132) && !is_apart(55, 127, 132));

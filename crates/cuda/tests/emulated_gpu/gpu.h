@@ -36,6 +36,7 @@ typedef unsigned long long u64;
 // one block after the other has this memory, or a copy of it is exchanged when blocks take turns
 #define __shared__ static __attribute__((section("emulated_shared")))
 #define HAS_WGMMA 0
+enum : int { ARCH = __CUDA_ARCH__ };
 
 struct uint2 {
     u32 x, y;
@@ -536,22 +537,28 @@ struct Gate {
     void wait(u32 parity) {
         while (!try_wait(parity)) {}
     }
-#if __CUDA_ARCH__ >= 900
-    static constexpr int COPIERS = 1;
+    static constexpr int COPIERS = ARCH >= 900 ? 1 : 32;
     void expect(int bytes) { state += (u64)bytes << 32, arrive(); }
+    void copied() { arrive(); }
     void copy(void* to, const void* from, int bytes) {
+        if constexpr (ARCH < 900) {
+            for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) memcpy((u8*)to + i, (const u8*)from + i, 16);
+            return;
+        }
         if (bytes % 16 || (uintptr_t)to % 16 || (uintptr_t)from % 16) stop("a copy of odd bytes");
         copies.push_back({(u8*)to, (const u8*)from, (u32)bytes, &state});
     }
-#else
-    static constexpr int COPIERS = 32;
-    void copy(void* to, const void* from, int bytes) {
-        for (int i = threadIdx.x % 32 * 16; i < bytes; i += 512) memcpy((u8*)to + i, (const u8*)from + i, 16);
-    }
-    void copied() { arrive(); }
-#endif
     void copy_once(void* to, const void* from, int bytes) { copy(to, from, bytes); }
 };
+
+// There are no warpgroups (HAS_WGMMA): these are named, and not called.
+template <int N> struct Wgmma;
+void wgmma_fence();
+void wgmma_commit();
+template <int LEFT> void wgmma_wait();
+u64 matrix_descriptor(u32 tile, int offset);
+template <int COUNT> void take_registers();
+template <int COUNT> void return_registers();
 
 u32 fixed_thread() { return threadIdx.x; }
 template <int N> void sync_threads() { wait_at(block->named, N, false); }
