@@ -122,8 +122,8 @@ pub(crate) struct ModelArgs {
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = values::context,
         allow_negative_numbers = true)]
     pub(crate) context: Option<usize>,
-    /// Type of the KV cache; int8 and fp8 (GPU only) take half the memory [default: f16, or f32 on the CPU for models with f32
-    /// weights]
+    /// Type of the KV cache; int8 and fp8 (GPU only) take half the memory [default: f16, or f32 on the CPU
+    /// for models with f32 weights]
     #[arg(long, alias = "kv-cache-dtype", value_name = "TYPE", value_enum)]
     pub(crate) kv: Option<KvType>,
     /// CPU threads [default: one per core]

@@ -40,8 +40,8 @@ pub struct LoadOptions {
     pub context: Context,
     /// Where the experts of a mixture of experts are.
     pub experts: ExpertPlacement,
-    /// The type of cached keys and values. If not set, halves, or f32 where nothing else of the model is rounded to halves and the
-    /// device has it: on the CPU, encoders and models with weights in f32.
+    /// The type of cached keys and values. If not set, halves, or f32 where nothing else of the model is
+    /// rounded to halves and the device has it: on the CPU, encoders and models with weights in f32.
     pub kv_cells: Option<KvCells>,
     /// The memory of the KV cache.
     pub kv_memory: KvMemory,
