@@ -53,9 +53,6 @@ PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})(?!\w))" for i, (patter
 # Names of files that say nothing about their subject, or that there was another one before.
 NAMES = re.compile(r"(?:.*_)?(?:utils?|helpers?|misc|pub|v\d+)|new_.*|.*manager\d*")
 
-# Folders whose comments and file names are not checked yet.
-UNCHECKED = ("cuda",)
-
 # Endings of files whose comments begin with slashes.
 SLASHED = (".rs", ".cu", ".cuh", ".h")
 
@@ -141,9 +138,7 @@ def comment_lines(path):
 def sources():
     """All Rust files, kernels and scripts whose comments are checked."""
     for suffix in ("rs", "cu", "cuh", "h"):
-        for path in sorted((ROOT / "crates").rglob(f"*.{suffix}")):
-            if path.relative_to(ROOT / "crates").parts[0] not in UNCHECKED:
-                yield path
+        yield from sorted((ROOT / "crates").rglob(f"*.{suffix}"))
     yield from sorted(path for path in (ROOT / "scripts").rglob("*") if path.is_file() and path.suffix in (".py", ""))
 
 

@@ -28,8 +28,8 @@ pub struct CudaOptions {
     pub paths: SearchPaths,
     /// The folder in which compiled kernels are cached.
     pub cache: Option<PathBuf>,
-    /// Whether every row's result is independent of the other rows of a step, bit for bit: steps of all sizes then
-    /// have the same kernels, which add in the same order.
+    /// Whether every row's result is independent of the other rows of a step, bit for bit: steps of all sizes
+    /// then have the same kernels, which add in the same order.
     pub reproducible: bool,
 }
 
@@ -138,7 +138,8 @@ impl Cuda {
         compiled.ok_or_else(|| BackendError::Invalid(format!("program {} is not of this device", program.0)))
     }
 
-    /// After a failure: if the device cannot be synchronised either, its context is lost, whatever the error was.
+    /// After a failure: if the device cannot be synchronised either, its context is
+    /// lost, whatever the error was.
     fn check_context<T>(&mut self, result: Result<T>) -> Result<T> {
         let Err(error) = result else { return result };
         if self.device.wait().is_ok() {

@@ -1,4 +1,5 @@
-//! NVIDIA's libraries, opened at run time: the driver with its device, memory and kernels, and the compiler NVRTC.
+//! NVIDIA's libraries, opened at run time: the driver with its device, memory and
+//! kernels, and the compiler NVRTC.
 
 mod compiler;
 mod device;

@@ -26,7 +26,8 @@ use crate::shared::{
 };
 use crate::weights::Layout;
 
-/// Bytes that a kernel may spill: registers of a caller that a function saves, and what a fused step holds across its phases.
+/// Bytes that a kernel may spill: registers of a caller that a function saves, and what a fused step
+/// holds across its phases.
 const SAVED: usize = 256;
 
 /// The version of NVRTC whose machine code the snapshot has; `.ci/run` installs it.
@@ -115,7 +116,8 @@ fn reproducible_kernels_compile() {
     }
 }
 
-/// A change that is to leave machine code as it is leaves the snapshot as it is; others update it (`cargo insta`, INSTA_UPDATE).
+/// A change that is to leave machine code as it is leaves the snapshot as it is; others update it
+/// (`cargo insta`, INSTA_UPDATE).
 #[test]
 fn typical_programs_have_the_machine_code_of_the_snapshot() {
     let test = "typical_programs_have_the_machine_code_of_the_snapshot";
@@ -339,7 +341,8 @@ fn every_kernel_compiles_for_every_generation() {
     sources.push(("sample", Source::Sample.with(&[])));
     sources.push(("bandwidth", Source::Bandwidth.with(&[])));
     let architectures = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a"];
-    // slow to compile, and the same code as in the others: generations before sm_90 differ in nothing that kernels use
+    // slow to compile, and the same code as in the others: generations before sm_90 differ in
+    // nothing that kernels use
     let again = |name: &str, architecture: &str| match name {
         "linear" | "attention of wide heads" | "phase launches"
             if ["sm_86", "sm_89"].contains(&architecture) =>

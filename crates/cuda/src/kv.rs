@@ -30,6 +30,6 @@ impl Kv {
 pub(crate) struct KvMemory {
     pub(crate) keys: Memory,
     pub(crate) values: Memory,
-    /// Of keys and values that are bytes: `[page][kv_head][page_len]` floats.
+    /// The scales of keys and values that are bytes: `[page][kv_head][page_len]` floats.
     pub(crate) scales: Option<[Memory; 2]>,
 }

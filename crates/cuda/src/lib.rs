@@ -1,5 +1,5 @@
-//! The NVIDIA GPU backend. The driver and NVRTC are opened at run time, so that the same binary runs without them;
-//! kernels are compiled for this GPU and this model's shapes, and cached.
+//! The NVIDIA GPU backend. The driver and NVRTC are opened at run time, so that the same binary runs without
+//! them; kernels are compiled for this GPU and this model's shapes, and cached.
 
 mod backend;
 mod bandwidth;

@@ -1,5 +1,5 @@
-//! From a graph to the phases of a step: ops fused by pattern, values passed between thread blocks without a grid
-//! barrier, and the arguments of each phase.
+//! From a graph to the phases of a step: ops fused by pattern, values passed between thread blocks without a
+//! grid barrier, and the arguments of each phase.
 
 mod attention_shape;
 mod batch_phases;

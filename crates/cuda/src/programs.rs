@@ -48,7 +48,8 @@ pub(crate) fn typical() -> Vec<KernelSource> {
     programs
 }
 
-/// The fused step of up to `tokens`, with a linear of each format; that of one token also has experts and recurrent layers.
+/// The fused step of up to `tokens`, with a linear of each format; that of one token also has
+/// experts and recurrent layers.
 fn fused_step(config: &KernelConfig, tokens: usize) -> KernelSource {
     let recurrent = RecurrentArgs { rows: STATE_ROWS as i32, ..RecurrentArgs::default() };
     let phases = [Phase::Route(RouteArgs::default()), Phase::Recurrent(recurrent)];

@@ -1,8 +1,9 @@
-//! What the host and the kernels share, written once: constants, enums and argument structs, as Rust items and as the C
-//! text ([`header`]) that every kernel source is compiled with.
+//! What the host and the kernels share, written once: constants, enums and argument structs, as Rust items
+//! and as the C text ([`header`]) that every kernel source is compiled with.
 //!
-//! Argument structs are [`bytemuck::Pod`]: a struct with padding does not compile. The C text asserts the size of each
-//! struct and the offset of each field, so that NVRTC refuses a kernel whose structs differ from the host's.
+//! Argument structs are [`bytemuck::Pod`]: a struct with padding does not compile. The C text
+//! asserts the size of each struct and the offset of each field, so that NVRTC refuses a kernel
+//! whose structs differ from the host's.
 
 mod c_text;
 mod constants;

@@ -1,10 +1,12 @@
-//! The records that a fused step reads for a linear (`kernels/linear/linear_shape.cuh`), as the blocks of a GPU compute them: each chunk of
-//! each tile is read by one block, once, and of experts those of the chosen ones. A C++ compiler of the machine runs the same file.
+//! The records that a fused step reads for a linear (`kernels/linear/linear_shape.cuh`), as the blocks of a
+//! GPU compute them: each chunk of each tile is read by one block, once, and of experts those of the chosen
+//! ones. A C++ compiler of the machine runs the same file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the file needs of the other kernels, and a check of one shape. Records are read as in `Reader` of `kernels/fused_step/ring.cuh`.
+/// What the file needs of the other kernels, and a check of one shape. Records are read as in `Reader` of
+/// `kernels/fused_step/ring.cuh`.
 const PROGRAM: &str = r#"
 #include <algorithm>
 #include <cstdio>
@@ -71,8 +73,9 @@ template <class L> void shape(const char* name) {
 typedef PartShape<1, 0> None;
 
 int main() {
-    SHAPE(2048, NORMED, 0, 1, 0, PartShape<1088, 4096>, PartShape<1088, 512>, PartShape<1088, 512>); // q, k and v
-    SHAPE(2048, NORMED, 0, 1, 0, PartShape<1088, 4096>, PartShape<2176, 512>, PartShape<1088, 24>); // of other formats
+    // q, k and v; the same in other formats
+    SHAPE(2048, NORMED, 0, 1, 0, PartShape<1088, 4096>, PartShape<1088, 512>, PartShape<1088, 512>);
+    SHAPE(2048, NORMED, 0, 1, 0, PartShape<1088, 4096>, PartShape<2176, 512>, PartShape<1088, 24>);
     SHAPE(4096, ADDED, 0, 2, 0, PartShape<576, 2056>, None, None);
     SHAPE(2048, NORMED, 1, 1, 0, PartShape<576, 6144>, PartShape<576, 6144>, None);
     SHAPE(2048, 0, 1, 1, 8, PartShape<1088, 768>, PartShape<1088, 768>, None); // gate and up of experts

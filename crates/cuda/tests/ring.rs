@@ -1,8 +1,9 @@
-//! A model of the ring in `kernels/fused_step/ring.cuh`, under random schedules: in any order of warps and loads the step ends, and
-//! every warp reads the slot that it waited for, and weights of experts are read for the choice that they belong to.
+//! A model of the ring in `kernels/fused_step/ring.cuh`, under random schedules: in any order of warps and
+//! loads the step ends, and every warp reads the slot that it waited for, and weights of experts are read for
+//! the choice that they belong to.
 //!
-//! Barriers are modelled as in shared memory, where a wait sees only the parity of a round: a wait for a round that is
-//! already two rounds back never ends.
+//! Barriers are modelled as in shared memory, where a wait sees only the parity of a round: a wait for a
+//! round that is already two rounds back never ends.
 
 use tern_graph::Random;
 
@@ -109,7 +110,7 @@ struct Ring {
     loading: Vec<usize>,
     batches: Vec<Batch>,
     batch: usize,
-    /// Of the batch: which slots have been filled.
+    /// Which slots of the batch have been filled.
     filled: Vec<bool>,
     warps: Vec<Vec<Op>>,
     at: [usize; WARPS],

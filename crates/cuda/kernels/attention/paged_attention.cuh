@@ -80,7 +80,7 @@ struct PagedAttention {
     static constexpr float SUM_FACTOR = CELL == INT8_CELLS ? 1.f / VALUE_FACTOR : 1;
 
     // Shared memory: q, and stages of each group of warps; then sums of each group, in the same place; then the rest.
-    // REPRODUCIBLE: the sums of all segments so far behind the stages.
+    // REPRODUCIBLE: the sums of all segments so far, after the stages.
     using QRows = Rows<D * 2>;
     using KeyRows = Rows<D * CELL_BYTES>;
     using ValueRows = Rows<V * CELL_BYTES>;

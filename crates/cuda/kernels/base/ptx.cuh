@@ -193,7 +193,7 @@ DEVICE u32 shared_address(const void* at) { return (u32)__cvta_generic_to_shared
 
 // Four matrices of 8 by 8 halves: lane l passes the address of row l % 8 of matrix l / 8. Lane (g, q) gets row g,
 // columns 2q and 2q + 1 of each, or, if TRANSPOSED, column g, rows 2q and 2q + 1. Other loads may be moved before it or
-// behind it.
+// after it.
 template <bool TRANSPOSED = false> DEVICE void load_matrices(u32 (&to)[4], u32 at) {
     if constexpr (TRANSPOSED)
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -408,9 +408,9 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int LEFT> DEVICE void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
-// Of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The words are
-// separate: sums of 64 bits would take more instructions than the products, unless the address is in a uniform
-// register.
+// The descriptor of a tile of x at an offset: rows of 128 bytes in groups of eight, exchanged as in half_x.cuh. The
+// words are separate: sums of 64 bits would take more instructions than the products, unless the address is in a
+// uniform register.
 DEVICE u64 matrix_descriptor(u32 tile, int offset) {
     u64 descriptor;
     asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"((tile >> 4) + (1 << 16) + offset / 16), "r"(1 << 30 | 64));

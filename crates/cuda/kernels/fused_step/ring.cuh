@@ -163,7 +163,7 @@ struct Units {
 };
 
 // The work of the reading warp: it reads everything in order. Few slots are in flight at a time: they saturate memory,
-// and values that blocks pass to each other do not queue behind more.
+// and values that blocks pass to each other do not wait for more.
 struct Reader {
     Ring ring;
     u32 filled;  // slots so far
@@ -372,7 +372,7 @@ struct Reader {
     }
 
     DEVICE void read(const Phase* phases, int count) {
-        Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // behind the window
+        Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // after the window
         const Info& info = info_of_step();
         constexpr int PIECES = sizeof(Phase) / 16, PER_LANE = (PIECES + 31) / 32;
         int lane = threadIdx.x % 32;

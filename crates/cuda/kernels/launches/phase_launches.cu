@@ -129,7 +129,7 @@ template <int HALF = 16> DEVICE float warp_sum_of_lane(float (&v)[32], int lane)
 // Matrices of floats for few tokens: y of the grid is the matrix. A block has FLOAT_ROWS rows for FLOAT_TOKENS tokens:
 // all warps share the columns. With fewer rows, blocks would read more from L2 than it can deliver.
 extern "C" __global__ void __launch_bounds__(PHASE_THREADS) float_linears(const __grid_constant__ FloatLinearsArgs p) {
-    constexpr int VALUES = FLOAT_ROWS * FLOAT_TOKENS; // and behind them the squares of tokens
+    constexpr int VALUES = FLOAT_ROWS * FLOAT_TOKENS; // and after them the squares of tokens
     static_assert(VALUES + FLOAT_TOKENS <= 32, "a lane for each");
     __shared__ float shares[PHASE_WARPS][32];
     if (!p.shares_x) begin_next_launch();

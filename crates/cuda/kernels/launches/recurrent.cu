@@ -48,7 +48,7 @@ template <int T> struct StateTile {
         committed();
     }
 
-    // Rows behind the last one are zero.
+    // Rows after the last one are zero.
     DEVICE void clear() {
         constexpr int REST = PADDED_ROWS - STATE_ROWS;
         for (int i = threadIdx.x; i < T * REST; i += STATE_THREADS)

@@ -5,7 +5,7 @@
 // ... of every tile, so it prepares these chunks of x for itself and waits for no other warp until the warps' partial
 // sums of the rows are added.
 //
-// Of experts it equals Op::ExpertLinear, and with Op::Mix behind it: the sum of the results of experts times their
+// With experts it equals Op::ExpertLinear, and with Op::Mix after it: the sum of the results of experts times their
 // weights is then one product with the values of all experts, each times the weight of its expert.
 
 #pragma once
@@ -168,7 +168,7 @@ template <class L> DEVICE float mixed_bias(const Part& part, int row) {
     return sum;
 }
 
-// What is added to the rows that are written first is copied to shared memory, behind the partial sums of their tiles:
+// What is added to the rows that are written first is copied to shared memory, after the partial sums of their tiles:
 // a load into a register would be waited for at once, since products need the registers.
 template <class L> DEVICE bool copies_added(const LinearArgs& a) { return L::ADD_MASK && (u64)a.add.at % 16 == 0; }
 template <class L> DEVICE u32* copied_added(const X& x, int i) {

@@ -67,8 +67,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     // FLYING before them is full: it is never two rounds ahead of a slot, whose gate would look full.
     static_assert(SLOT_WARPS == WARPS || SLOTS >= FLYING + 5, "the host gives such a ring to half rounds");
 
-    // Of experts with rows of their own: the index among the chosen ones of the expert that the block's tile `i`
-    // belongs to.
+    // The index of a chosen expert, if experts have separate rows: of the one that the block's tile `i` belongs to.
     static DEVICE int chosen_of(int i) { return (first_unit() + i / EACH) / MATRIX_UNITS; }
 
     // The part and the tile in it of the block's tile `i`, in the order of the ring.

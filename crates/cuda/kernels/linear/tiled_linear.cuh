@@ -6,12 +6,12 @@
 // 12, 16 or 20 warps. One more warp copies records and x of a chunk of columns into a ring of stages. The blocks of a
 // cluster share the chunks of a tile, and add their sums at the end.
 //
-// Of 2-bit codes and few tokens (sums_x), expanding codes would take longer than all else. Their raw bits are
+// With 2-bit codes and few tokens (sums_x), expanding codes would take longer than all else. Their raw bits are
 // multiplied (RawRow), which adds a part to the sums of a chunk that depends on x alone. A further warp computes this
 // part once per block; the sums of a chunk start at its negative, are scaled per row, and are then added to those of
 // the tile.
 //
-// Of experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
+// With experts, tokens are sorted rows (experts.cu), and a tile has rows of one expert.
 //
 // REPRODUCIBLE: no bit of a row depends on the tokens of a tile and on how many blocks share it. The columns have as
 // many segments for all tiles of a linear: of a block of a cluster, or SEGMENTS of a block without one; the sums of
@@ -39,7 +39,7 @@ DEVICE constexpr bool sums_x(int tokens, int record) {
 }
 
 // A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x,
-// also what the sums of each chunk start at, [chunk][N] floats, and a gate that is complete when they are there.
+// also what the sums of each chunk start at, [chunk][N] floats, and a gate that is complete when they have arrived.
 template <class F, int N> struct Stages {
     static constexpr bool SUMS_X = sums_x(N, F::BYTES);
     static constexpr int CHUNKS = stage_chunks(N, F::BYTES);
@@ -193,7 +193,7 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
 
     // The summing warp: the part that raw codes add to the sums of each chunk and token, negated. The matrix unit's
     // first operand is x here, eight tokens of the first half of a stage's chunks and eight of the second, and its
-    // second one is constant: all columns of a product are equal. Chunks behind the last one are summed as well, and
+    // second one is constant: all columns of a product are equal. Chunks after the last one are summed as well, and
     // not used.
     DEVICE void sum_x() {
         constexpr int HALF = S::CHUNKS / 2 * N, GROUPS = HALF / 8; // tokens, and eights of them

@@ -125,7 +125,7 @@ DEVICE int place_in(const BlockRange& range, int block, int blocks) {
 DEVICE int count_of(const BlockRange& range, int blocks) { return range.count ? range.count : blocks; }
 
 // A block of a fused step has two rows at a time, if there are few. All that is multiplied is loaded before the value
-// is waited for, at once: without branches, and used only behind it.
+// is waited for, at once: without branches, and used only after it.
 template <int THREADS> DEVICE void few_float_rows(const FloatLinearArgs& a, const BlockContext& c, int tokens) {
     constexpr int QUADS_AT_ONCE = 3, WARPS_OF_BLOCK = THREADS / 32;
     int pairs = (a.rows + 1) / 2;
@@ -235,7 +235,7 @@ template <int THREADS> DEVICE void run(const RowNormArgs& a, const BlockContext&
     }
 }
 
-// x of a linear as halves, after its norm, and the sums of its squares; columns behind the last one are zero. A block
+// x of a linear as halves, after its norm, and the sums of its squares; columns after the last one are zero. A block
 // makes a row, behind a barrier: x may have tags.
 template <int THREADS> DEVICE void run(const FragmentArgs& a, const BlockContext& c) {
     for (int token = c.block; token < rows_of(c.inputs, a.outputs_only); token += c.blocks) {

@@ -102,7 +102,7 @@ struct StateColumns {
         }
     }
 
-    // The outer product of a row and two values, behind the decay.
+    // The outer product of a row and two values, after the decay.
     DEVICE void add(float decay, const float4 (&row)[QUADS], const float (&added)[2]) {
 #pragma unroll
         for (int c = 0; c < 2; c++)
@@ -117,7 +117,7 @@ struct StateColumns {
     }
 };
 
-// A warp's pieces of a row of keys or queries. Lanes without rows load others and drop them: behind a branch, a load
+// A warp's pieces of a row of keys or queries. Lanes without rows load others and drop them: after a branch, a load
 // would be waited for before the next one begins.
 template <bool TAGS, bool ALIGNED>
 DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, u32 mask) {

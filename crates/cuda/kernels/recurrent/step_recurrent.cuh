@@ -67,7 +67,7 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
         bool has = piece < pieces && column < a.width;
         int from = !has || a.inverse ? min(column, a.width - 4) : place_of(a, column);
         Awaited<1> value, gate;
-        // all loads first, none behind a branch that waits for it: each takes long
+        // all loads first, none after a branch that waits for it: each takes long
         if (!of_row) value.load(x + from);
         const float* gate_at = a.gate.at + (a.act ? gate_column(a, from) : 0);
         if (a.act) gate.load(gate_at);

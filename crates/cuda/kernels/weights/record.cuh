@@ -1,6 +1,6 @@
 // The layout of weights on the device.
 //
-// A record is 16 rows by 128 columns (one chunk) of a matrix. Of floats it has halves: [16 columns][g][q][row g, g +
+// A record is 16 rows by 128 columns (one chunk) of a matrix. Floats are halves: [16 columns][g][q][row g, g +
 // 8][columns 4 q, 4 q + 2, 4 q + 1, 4 q + 3]. Codes are signed, at the top of their byte: BITS in the first plane, LOW
 // more in a second. Those of two bits are stored plus 2 (RAISED). Column 32 s + 16 h + 4 q + i of a chunk is byte i of
 // step s, half h of lane q, as the matrix unit takes it. A lane has rows g and g + 8, the words of one after those of

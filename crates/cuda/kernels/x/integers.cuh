@@ -180,7 +180,7 @@ DEVICE int store_x(u8* chunk, int part, const float (&x)[8], float by) {
     return sum;
 }
 
-// Of X_PLACED: what codes that are stored plus 2 add to a sum, for the sum of a chunk's integers. Codes are times 64.
+// With X_PLACED, what codes that are stored plus 2 add to a sum, for the sum of a chunk's integers. Codes are times 64.
 DEVICE float excess_of(float x_scale, float sum) { return -128.f * x_scale * sum; }
 
 // Transposes 8 by 8 bits whose rows are bytes 0 to 3 of x and y: byte 3 of x gets the top bits, in the order of the

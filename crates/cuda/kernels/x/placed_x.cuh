@@ -15,7 +15,7 @@ struct PlacedX {
     float by, sum; // see multiply_placed: of the token and chunk that the lane has sums of
 };
 
-// Of a chunk of a token, a lane of x_fragments.cuh has four pieces of 16 bytes. Two lanes, of an even g and of the next
+// A lane of x_fragments.cuh has four pieces of 16 bytes of a chunk of a token. Two lanes, of an even g and of the next
 // one, have the same token: each converts two of the pieces, and they exchange the results.
 template <class F> struct PlacedPieces {
     static constexpr int STEP = F::SIGNS ? 2 : 1; // to the second one

@@ -18,8 +18,8 @@ use super::source::{Define, KernelSource, Source};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// The options of NVRTC. Reproducible: whether a product and a sum become one operation must not be the compiler's choice, which
-/// differs between the kernels of an op.
+/// The options of NVRTC. Reproducible: whether a product and a sum become one operation must not be the
+/// compiler's choice, which differs between the kernels of an op.
 pub(crate) fn compile_options(architecture: &str, reproducible: bool) -> Vec<String> {
     let mut options =
         vec![format!("--gpu-architecture={architecture}"), "--std=c++17".into(), "-default-device".into()];
@@ -130,7 +130,8 @@ impl PendingModule {
 }
 
 impl Drop for PendingModule {
-    /// Waits for the compiler: a process that ends while NVRTC runs ends with an error of NVRTC. The code is cached for the next start.
+    /// Waits for the compiler: a process that ends while NVRTC runs ends with an error of NVRTC. The code is
+    /// cached for the next start.
     fn drop(&mut self) {
         if let Some(code) = self.code.take() {
             let _ = code.join();
@@ -191,7 +192,8 @@ fn read_cached(file: &Path) -> Option<Vec<u8>> {
     })
 }
 
-/// Writes a temporary file and renames it, so that no process reads an incomplete one; only the owner may open the folder.
+/// Writes a temporary file and renames it, so that no process reads an incomplete one; only the
+/// owner may open the folder.
 fn write_cached(file: &Path, code: &[u8]) -> Option<()> {
     let folder = file.parent()?;
     let mut builder = fs::DirBuilder::new();

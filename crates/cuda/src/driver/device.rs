@@ -1,4 +1,5 @@
-//! The CUDA driver: which devices there are, and one device with its context and stream. Every call is checked.
+//! The CUDA driver: which devices there are, and one device with its context and
+//! stream. Every call is checked.
 
 use std::ffi::{CStr, c_int};
 use std::ptr;
@@ -123,7 +124,8 @@ pub(crate) struct Device {
     pub(super) stream: cu::CUstream,
 }
 
-// SAFETY: the driver's handles may be used from any thread; `bind` makes the context current where they are used.
+// SAFETY: the driver's handles may be used from any thread; `bind` makes the context
+// current where they are used.
 unsafe impl Send for Device {}
 // SAFETY: as above; the driver locks its own state.
 unsafe impl Sync for Device {}

@@ -1,7 +1,7 @@
 //! Includes of kernels: the text of a file with those that it includes in their places.
 
-/// The text of a file: each line `#include "path"` becomes the text of the file that `read` has there, the first time that it is
-/// included, and nothing later. Line directives name the file of each line.
+/// The text of a file: each line `#include "path"` becomes the text of the file that `read` has there, the
+/// first time that it is included, and nothing later. Line directives name the file of each line.
 pub(super) fn resolved(path: &str, read: impl Fn(&str) -> Option<String>) -> Result<Resolved, String> {
     let mut includes = Includes { read, open: vec![], done: vec![], text: String::new() };
     includes.add(path)?;

@@ -66,13 +66,13 @@ impl Kernel {
         Ok(self)
     }
 
-    /// Launches blocks with these arguments. A block may begin before earlier launches are done (from compute capability
-    /// 9.0 on): the kernel waits for them itself.
+    /// Launches blocks with these arguments. A block may begin before earlier launches are done (from compute
+    /// capability 9.0 on): the kernel waits for them itself.
     ///
     /// # Safety
     ///
-    /// `args` must be the kernel's only parameter, its addresses good for what the kernel does with them, and the grid one
-    /// that the kernel is written for.
+    /// `args` must be the kernel's only parameter, its addresses good for what the kernel does with them, and
+    /// the grid one that the kernel is written for.
     pub(crate) unsafe fn launch<A: KernelArgs>(&self, grid: Grid, args: &A) -> Result<()> {
         let Grid { x, y, threads, shared, cluster } = grid;
         let mut params = [ptr::from_ref(args).cast_mut().cast::<c_void>()];
@@ -98,7 +98,8 @@ impl Kernel {
         check(code, || format!("{}: launching {x} x {y} blocks of {threads}", self.name))
     }
 
-    /// As [`Self::launch`], for blocks that wait for each other: all run at the same time, or the launch fails.
+    /// As [`Self::launch`], for blocks that wait for each other: all run at the same
+    /// time, or the launch fails.
     ///
     /// # Safety
     ///

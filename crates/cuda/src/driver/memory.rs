@@ -89,8 +89,8 @@ impl Memory {
         check(code, || format!("copying {} bytes to the GPU", bytes.len()))
     }
 
-    /// Copies the first bytes of pinned memory to offset `to`, in stream order; they must not be changed before the copy
-    /// is done.
+    /// Copies the first bytes of pinned memory to offset `to`, in stream order; they must not be changed
+    /// before the copy is done.
     pub(crate) fn write_pinned(&self, to: usize, from: &Pinned, bytes: usize) -> Result<()> {
         let bytes = bytes.min(from.bytes);
         self.fits(to, bytes)?;
@@ -196,7 +196,8 @@ impl Pinned {
         check(code, || format!("copying {bytes} bytes from the GPU"))
     }
 
-    /// Copies the first bytes to the device, in stream order; they must not be changed before the copy is done.
+    /// Copies the first bytes to the device, in stream order; they must not be changed
+    /// before the copy is done.
     ///
     /// # Safety
     ///
@@ -249,7 +250,7 @@ impl Event {
         Ok(Event { event, device: Arc::clone(device) })
     }
 
-    /// Sets the event behind all work submitted so far.
+    /// Sets the event after all work submitted so far.
     pub(crate) fn record(&self) -> Result<()> {
         // SAFETY: both are alive.
         check(unsafe { cu::cuEventRecord(self.event, self.device.stream) }, || "recording an event".into())

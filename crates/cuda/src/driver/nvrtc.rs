@@ -1,7 +1,7 @@
 //! NVRTC, NVIDIA's run-time compiler.
 //!
-//! It is searched where toolkits, distributions and Python's wheels install it, and opened only when a kernel has to be
-//! compiled.
+//! It is searched where toolkits, distributions and Python's wheels install it, and opened only when a kernel
+//! has to be compiled.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
@@ -125,7 +125,8 @@ impl Nvrtc {
         let options = options.iter().map(|o| c_string(o)).collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|o| o.as_ptr()).collect();
         let mut program: Handle = ptr::null_mut();
-        // SAFETY: these are the documented signatures; strings and the vector outlive the calls; NVRTC gives the sizes.
+        // SAFETY: these are the documented signatures; strings and the vector outlive the
+        // calls; NVRTC gives the sizes.
         unsafe {
             let create: Create = self.get("nvrtcCreateProgram")?;
             let compile: Compile = self.get("nvrtcCompileProgram")?;

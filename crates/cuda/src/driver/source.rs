@@ -1,4 +1,5 @@
-//! The programs that are compiled, and their complete text: definitions, then a file of `kernels` with all that it includes.
+//! The programs that are compiled, and their complete text: definitions, then a file of `kernels`
+//! with all that it includes.
 
 use super::includes::{Resolved, resolved};
 use crate::shared;
@@ -63,7 +64,8 @@ impl Source {
         }
     }
 
-    /// The complete text with these definitions. If the files include each other in a circle, it is an error of the compiler.
+    /// The complete text with these definitions. If the files include each other in a circle, it is
+    /// an error of the compiler.
     pub(crate) fn with(self, defines: &[Define]) -> String {
         let text = self.resolved(defines).map_or_else(|why| format!("#error {why}\n"), |files| files.text);
         c_defines(defines) + &text

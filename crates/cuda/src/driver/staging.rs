@@ -23,7 +23,8 @@ impl Staging {
         Staging { device: Arc::clone(device), buffers: vec![] }
     }
 
-    /// Allocates `bytes`, which `fill(from, piece)` provides piece by piece; pieces begin at multiples of `step`.
+    /// Allocates `bytes`, which `fill(from, piece)` provides piece by piece; pieces
+    /// begin at multiples of `step`.
     pub(crate) fn upload(
         &mut self,
         bytes: usize,

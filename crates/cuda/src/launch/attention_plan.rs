@@ -1,7 +1,8 @@
 //! Which thread block of attention takes which tokens and keys, in steps of many tokens.
 //!
-//! A tile has the query heads of one key head for a few tokens of a slice. Its keys are split over several blocks if it would
-//! take much longer than the others. Decode tiles (few rows) and prefill tiles have kernels and lists of their own.
+//! A tile has the query heads of one key head for a few tokens of a slice. Its keys are split over several
+//! blocks if it would take much longer than the others. Decode tiles (few rows) and prefill tiles have
+//! separate kernels and lists.
 
 use std::cmp::Reverse;
 
@@ -17,11 +18,12 @@ const KEY_ALIGN: usize = 64;
 const SPLIT_KEYS: usize = 256;
 /// Blocks that a step has at least if its keys are split evenly: two rounds of two blocks per processor.
 const BLOCKS_PER_PROCESSOR: usize = 4;
-/// Results of segments that are kept per processor, if they are reproducible: tiles that have more are not split.
+/// Results of segments that are kept per processor, if they are reproducible: tiles that
+/// have more are not split.
 const SEGMENTS_PER_PROCESSOR: [usize; 2] = [64, 16];
 
-/// Tiles of the kernels for one shape of attention, and their shared memory; `kernels/launches/paged_attention.cu` has them as
-/// definitions.
+/// Tiles of the kernels for one shape of attention, and their shared memory;
+/// `kernels/launches/paged_attention.cu` has them as definitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttentionTiles {
     /// Columns of a value head that a block sums.
@@ -41,9 +43,9 @@ pub(super) struct AttentionTiles {
 }
 
 impl AttentionTiles {
-    /// `most_shared`: bytes of shared memory that a block should have at most, 99 KiB or more: what a block may have, or half of
-    /// what a processor has (less 1 KiB per block), if that is less. Then two blocks fit on a Hopper processor.
-    /// `reproducible`: the sums of all segments have their own shared memory.
+    /// `most_shared`: bytes of shared memory that a block should have at most, 99 KiB or more: what a block
+    /// may have, or half of what a processor has (less 1 KiB per block), if that is less. Then two blocks fit
+    /// on a Hopper processor. `reproducible`: the sums of all segments have their own shared memory.
     pub(super) fn of(
         head_dim: usize,
         v_dim: usize,
@@ -54,7 +56,8 @@ impl AttentionTiles {
         let wide = head_dim.max(v_dim) > MOST_VALUE_COLS;
         let v_dim = v_dim / value_parts(v_dim); // of a block
         let most_rows = if head_dim > 192 || v_dim > 128 || reproducible { 64 } else { MOST_PREFILL_ROWS };
-        // fewer keys where scores of 64 do not fit into registers beside the sums, or 32 keys into shared memory
+        // fewer keys where scores of 64 do not fit into registers beside the sums, or
+        // 32 keys into shared memory
         let prefill_keys = match head_dim.max(v_dim) {
             _ if wide => 16,
             dim if dim > 64 * cell_bytes => 32,
@@ -63,8 +66,8 @@ impl AttentionTiles {
         let scales = if cell_bytes == 1 { 8 } else { 0 };
         let stage =
             |keys: usize| keys * (row_bytes(head_dim * cell_bytes) + row_bytes(v_dim * cell_bytes) + scales);
-        // q and the stages, later the sums in their place; then largest scores, weights and factors of rows, and a word
-        // reproducible: the sums of all segments beside q and the stages
+        // q and the stages, later the sums in their place; then largest scores, weights and factors of rows,
+        // and a word; if results are reproducible, the sums of all segments beside q and the stages
         let shared = |rows: usize, groups: usize, stages: usize| {
             let pipeline = rows * row_bytes(head_dim * 2) + groups * stages;
             let (sum, rest) = (rows * (v_dim + 8) * 4, rows * 4 + 16);
@@ -129,8 +132,8 @@ pub(super) struct PagedShape {
 }
 
 impl PagedShape {
-    /// Blocks of a work item, one per key head, group of its query heads and part of its value head: the grid's second
-    /// dimension.
+    /// Blocks of a work item, one per key head, group of its query heads and part of its value head: the
+    /// grid's second dimension.
     pub(super) fn blocks_per_item(&self, kind: TileKind) -> usize {
         self.kv_heads * self.group.div_ceil(self.rows(kind)) * self.value_parts
     }
@@ -153,12 +156,14 @@ impl PagedShape {
     }
 }
 
-/// Results of split tiles that a list has at most; each needs `rows * (v_dim + 2)` floats. There are fewer counters of arrivals.
+/// Results of split tiles that a list has at most; each needs `rows * (v_dim + 2)` floats. There are fewer
+/// counters of arrivals.
 pub(super) fn most_partials(processors: usize, kind: TileKind, reproducible: bool) -> usize {
     processors * if reproducible { SEGMENTS_PER_PROCESSOR[kind as usize] } else { BLOCKS_PER_PROCESSOR }
 }
 
-/// Items of a list at most, for steps of up to `tokens`: tiles have a token or more, and splits are items too.
+/// Items of a list at most, for steps of up to `tokens`: tiles have a token or more,
+/// and splits are items too.
 pub(super) fn most_items(tokens: usize, processors: usize) -> usize {
     tokens + BLOCKS_PER_PROCESSOR * processors
 }
@@ -205,7 +210,8 @@ impl WorkList {
         self.items.clear();
         (self.partials, self.arrivals) = (0, 0);
         for tile in tiles(slices, shape, kind) {
-            // rounded down: all blocks together fill whole rounds of the processors, and none is longer than a round
+            // rounded down: all blocks together fill whole rounds of the processors, and
+            // none is longer than a round
             let splits = (tile.keys() / limit).max(1);
             let align = if shape.reproducible { ATTEND_SEGMENT } else { KEY_ALIGN };
             let (begin, first_segment) = (tile.begin / align * align, tile.begin / ATTEND_SEGMENT);
@@ -240,7 +246,7 @@ impl WorkList {
         words.extend_from_slice(bytemuck::cast_slice(&self.items));
     }
 
-    /// Words of a list of so many items.
+    /// Words of a list of `items` items.
     pub(super) fn words(items: usize) -> usize {
         WORK_HEADER + items * (size_of::<AttendWork>() / 4)
     }
@@ -412,12 +418,13 @@ mod tests {
     fn two_blocks_fit_on_a_processor() {
         let dims = || (16..=256).step_by(16);
         let wide = [(512, 512), (576, 512)];
-        let kinds = [(1, false), (2, false), (1, true), (2, true)]; // bytes of a cell, and whether sums are reproducible
+        // bytes of a cell, and whether sums are reproducible
+        let kinds = [(1, false), (2, false), (1, true), (2, true)];
         for (head_dim, v_dim) in dims().flat_map(|k| dims().map(move |v| (k, v))).chain(wide) {
             for ((cell_bytes, reproducible), most) in kinds.into_iter().flat_map(|k| [(k, 99), (k, 113)]) {
                 let tiles = AttentionTiles::of(head_dim, v_dim, cell_bytes, most * 1024, reproducible);
                 let shared = tiles.prefill_shared.max(tiles.decode_shared);
-                // reproducible wide heads have one block per processor, where there is memory for it
+                // reproducible wide heads have one block per processor, if there is memory for it
                 let most = if reproducible && head_dim > 256 { 227 } else { most };
                 assert!(shared <= most * 1024, "{head_dim}, {v_dim}, {reproducible}: {tiles:?}");
             }

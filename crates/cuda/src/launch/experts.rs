@@ -1,4 +1,5 @@
-//! Mixtures of experts: how many rows and tiles they have, and the launches beside their products (`kernels/launches/experts.cu`).
+//! Mixtures of experts: how many rows and tiles they have, and the launches beside their products
+//! (`kernels/launches/experts.cu`).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl ExpertCounts {
         pairs + self.experts.min(pairs) * (EXPERT_ROWS - 1)
     }
 
-    /// Tiles of so many sorted rows at most: each has rows of one expert.
+    /// The number of tiles of at most `tile` sorted rows: each has rows of one expert.
     pub(crate) fn tiles(self, tokens: usize, tile: usize) -> usize {
         let pairs = tokens * self.used;
         pairs.min(pairs / tile + self.experts.min(pairs))
@@ -230,7 +231,8 @@ impl Experts {
         let (args, sorted) = self.sort_args(experts.route, counts, tokens)?;
         let current = Some((experts.route, counts));
         if self.current.replace(current) != current {
-            // SAFETY: the struct is the kernel's, one block sorts, and its memory is that of `ExpertCounts::bytes`.
+            // SAFETY: the struct is the kernel's, one block sorts, and its memory is that of
+            // `ExpertCounts::bytes`.
             unsafe { self.sort.launch(Grid::new(1, 1, SORT_THREADS), &args)? };
         }
         Ok(sorted)

@@ -9,10 +9,12 @@ use crate::shared::{
 
 /// Slots of the ring at most.
 const MOST_SLOTS: usize = 32;
-/// Bytes of a slot at least, and at most if a round fits: smaller ones cost more synchronisation than they gain. Between them a slot
-/// has a tile of the matrix with the fewest columns, or the rounds of it that fit, so that slots are full.
+/// Bytes of a slot at least, and at most if a round fits: smaller ones cost more synchronisation than they
+/// gain. Between them a slot has a tile of the matrix with the fewest columns, or the rounds of it that fit,
+/// so that slots are full.
 const SLOT: [usize; 2] = [9 * 1024, 22 * 1024];
-/// Slots of half a round at least: with fewer, a warp could take a slot for full that is not (`FLYING` of the kernel).
+/// Slots of half a round at least: with fewer, a warp could take a slot for full that is not
+/// (`FLYING` of the kernel).
 const HALF_SLOTS: usize = 8;
 /// Bytes of keys in flight to a block: enough for all blocks together to saturate memory.
 const KEYS_FLYING: usize = 80 * 1024;
@@ -25,7 +27,7 @@ const WINDOW_BYTES: usize = (WINDOW + 1) * size_of::<RawPhase>();
 const GATES: usize = 2 * MOST_SLOTS * 8;
 /// Floats of each warp: one per token.
 const WARP_FLOATS: usize = WARPS * FRAGMENT_TOKENS * 4;
-/// Of several tokens: the factor on the sums of a phase, and of the last norm, per token.
+/// For several tokens: the factor on the sums of a phase, and that of the last norm, per token.
 const FACTORS: usize = 2 * FRAGMENT_TOKENS * 4;
 /// What choosing experts needs in the arena: a key and a logit of each.
 const CHOOSING: usize = MOST_EXPERTS * 8;
@@ -58,7 +60,7 @@ pub(crate) struct FusedMemory {
     routes: bool,
     /// Whether attention has sinks.
     sinks: bool,
-    /// Whether attention has windows with pages of their own.
+    /// Whether attention has windows with separate pages.
     windows: bool,
     /// Whether there are recurrent phases or transforms.
     recurrent: bool,
@@ -68,15 +70,15 @@ pub(crate) struct FusedMemory {
     takers: usize,
 }
 
-/// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and several tiles
-/// per block that use them.
+/// Whether a linear of several tokens stages x in shared memory: it has more chunks than registers hold, and
+/// several tiles per block that use them.
 pub(super) fn is_staged(l: &LinearArgs, blocks: usize) -> bool {
     let chunks = l.chunks as usize;
     chunks > 2 * WARPS && staged_bytes(l) <= MOST_STAGED && l.tiles() > 2 * blocks
 }
 
-/// Whether x of a linear of one token is in fields of two bits: products with codes of two bits then take fewest instructions, but
-/// making the fields takes as long as some tiles.
+/// Whether x of a linear of one token is in fields of two bits: products with codes of two bits then take
+/// fewest instructions, but making the fields takes as long as some tiles.
 pub(super) fn is_of_fields(l: &LinearArgs, config: &KernelConfig, blocks: usize) -> bool {
     let parts = l.used_parts();
     let alike = parts.iter().all(|p| p.format == parts[0].format);
@@ -185,7 +187,7 @@ impl FusedMemory {
         }
     }
 
-    /// The parts of shared memory behind the ring.
+    /// The parts of shared memory after the ring.
     fn parts(&self) -> [(&'static str, usize); 8] {
         [
             ("AT_WINDOW", WINDOW_BYTES),

@@ -16,8 +16,8 @@ use crate::shared::{
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// The most tokens of each fused step: one, and as many as leave four, two or one columns of the matrix unit per token
-/// (`kernels/x/placed_x.cuh`).
+/// The most tokens of each fused step: one, and as many as leave four, two or one columns of the matrix unit
+/// per token (`kernels/x/placed_x.cuh`).
 pub(super) const STEP_TOKENS: [usize; 4] = [1, FRAGMENT_TOKENS / 4, FRAGMENT_TOKENS / 2, FRAGMENT_TOKENS];
 
 /// What a fused step is built from.
@@ -81,7 +81,8 @@ impl FusedStep {
         STEP_TOKENS.into_iter().filter(is_used).collect()
     }
 
-    /// Begins to compile it; `None` if the step does not fit into shared memory. `tagged` has the values that its phases pass.
+    /// Begins to compile it; `None` if the step does not fit into shared memory. `tagged` has the
+    /// values that its phases pass.
     pub(crate) fn new(
         device: &Arc<Device>,
         compiler: &Compiler,
@@ -118,7 +119,8 @@ pub(crate) struct FusedSource {
 }
 
 impl FusedSource {
-    /// For a GPU of so many multiprocessors with so many bytes of shared memory; `None` if the step does not fit.
+    /// The source for a GPU of `blocks` multiprocessors with `shared_memory` bytes of shared memory each;
+    /// `None` if the step does not fit.
     pub(crate) fn of(plan: &FusedStepPlan<'_>, blocks: usize, shared_memory: usize) -> Option<FusedSource> {
         let FusedStepPlan { tokens, config, ropes, .. } = *plan;
         let phases: Vec<Phase> = plan.phases.iter().map(|p| p.phase).collect();
@@ -200,8 +202,8 @@ impl LaunchStrategy for FusedStep {
         }
         self.args.epoch ^= 1;
         self.last_tokens = size.tokens;
-        // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is the one that
-        // the kernel was compiled for.
+        // SAFETY: the struct is the kernel's, what it points to lives as long as the program, and the grid is
+        // the one that the kernel was compiled for.
         unsafe { kernel.launch_together(self.grid, &self.args) }
     }
 }

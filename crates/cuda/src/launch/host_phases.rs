@@ -15,7 +15,7 @@ pub(super) struct HostPhases {
     ops: Option<HostOpsHandle>,
     /// Rows that were sent: x, and then logits.
     sent: Pinned,
-    /// Behind the copies to `sent`.
+    /// Recorded after the copies to `sent`.
     arrived: Event,
     /// Rows that are received.
     received: Pinned,

@@ -23,7 +23,7 @@ pub(crate) struct Running {
     pub(super) sampled: Vec<bool>,
 }
 
-/// Host memory of one step: its inputs and the sampled token ids, and an event behind its last copy.
+/// Host memory of one step: its inputs and the sampled token ids, and an event after its last copy.
 pub(crate) struct StepBuffers {
     pub(super) inputs: Pinned,
     pub(super) sampled: Pinned,
@@ -31,7 +31,7 @@ pub(crate) struct StepBuffers {
 }
 
 impl StepBuffers {
-    /// Of these lengths in bytes.
+    /// Buffers of these lengths in bytes.
     pub(super) fn new(device: &Arc<Device>, inputs: usize, sampled: usize) -> Result<StepBuffers> {
         let (inputs, sampled) = (Pinned::new(device, inputs)?, Pinned::new(device, sampled)?);
         Ok(StepBuffers { inputs, sampled, done: Event::new(device)? })

@@ -23,8 +23,9 @@ pub(super) struct InputKinds {
     pub(super) adapters: usize,
 }
 
-/// Words that are reserved for the inputs of steps of this size, with page tables of up to `kv.pages` entries. A step has a
-/// slice per sequence, and at most one sequence per output; more are possible if their tables are small.
+/// Words that are reserved for the inputs of steps of this size, with page tables of up to `kv.pages`
+/// entries. A step has a slice per sequence, and at most one sequence per output; more are possible
+/// if their tables are small.
 pub(super) fn reserved_words(size: StepSize, kv: KvSize, adapters: usize) -> usize {
     let tables = (size.tokens * kv.pages).min((size.outputs * kv.pages).max(SMALL_TABLES));
     let kinds = if kv.window_pages.is_some() { 2 } else { 1 };

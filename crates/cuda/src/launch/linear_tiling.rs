@@ -1,4 +1,5 @@
-//! How a linear phase of many tokens is divided into tiles, blocks and stages (`kernels/linear/tiled_linear.cuh`).
+//! How a linear phase of many tokens is divided into tiles, blocks and stages
+//! (`kernels/linear/tiled_linear.cuh`).
 
 use crate::driver::{Device, DeviceFacts};
 use crate::shared::{
@@ -26,7 +27,7 @@ const EXCHANGE: usize = 4;
 /// Bytes of shared memory that the driver keeps per block.
 const RESERVED: usize = 1024;
 
-/// The smallest tile that holds all rows; `None` if a step of so many rows has several.
+/// The smallest tile that holds all rows; `None` if a step of that many rows has several.
 pub(crate) fn whole_tile(rows: usize) -> Option<usize> {
     TILE_TOKENS.into_iter().find(|&n| n >= rows && rows <= ONE_TILE)
 }
@@ -52,13 +53,13 @@ pub(crate) struct LinearSize {
 }
 
 impl LinearSize {
-    /// The size of parts that have so many records of rows each.
+    /// The size of parts, with the number of records of rows of each.
     pub(crate) fn of_parts(records: impl Iterator<Item = usize>, chunks: usize, record: usize) -> LinearSize {
         let row_tiles = records.map(|n| n.div_ceil(TILE_RECORDS)).sum();
         LinearSize { row_tiles, gated_records: None, chunks, record, experts: false }
     }
 
-    /// The size of a gate and its partner, of so many records of rows each: a tile has rows of both.
+    /// The size of a gate and its partner, of `records` records of rows each: a tile has rows of both.
     pub(crate) fn of_gated(records: usize, chunks: usize, record: usize) -> LinearSize {
         LinearSize {
             row_tiles: records.div_ceil(TILE_RECORDS / 2),
@@ -81,8 +82,8 @@ impl LinearSize {
         (most_rows(tall) < most_rows(TILE_RECORDS)).then_some(tall)
     }
 
-    /// Segments of columns whose sums are added in their order, in steps of all sizes, if rows are reproducible: as many as blocks
-    /// share the tiles of a small step.
+    /// Segments of columns whose sums are added in their order, in steps of all sizes, if rows are
+    /// reproducible: as many as blocks share the tiles of a small step.
     pub(crate) fn segments(&self, limits: &Limits) -> usize {
         let may_be_tall = self.gated_records.is_some() && self.row_tiles > limits.processors;
         if !limits.reproducible || !limits.clusters || may_be_tall || self.experts {
@@ -91,7 +92,7 @@ impl LinearSize {
         splits(*self, TILE_TOKENS[0], limits.processors)
     }
 
-    /// Warps that multiply tiles of so many tokens.
+    /// Warps that multiply tiles of `tokens` tokens.
     pub(crate) fn row_warps(&self, tokens: usize, limits: &Limits) -> usize {
         self.better_tall_records(tokens, limits).unwrap_or(TILE_RECORDS)
     }
@@ -118,8 +119,8 @@ impl Limits {
         Limits { processors, shared_memory, clusters, warpgroups, reproducible: device.reproducible }
     }
 
-    /// Threads of a block, as `THREADS_OF_BLOCK` of the kernel. Besides the warps that multiply, one copies, and another may sum x; with
-    /// warpgroups, a whole one copies for large tiles.
+    /// Threads of a block, as `THREADS_OF_BLOCK` of the kernel. Besides the warps that multiply, one copies,
+    /// and another may sum x; with warpgroups, a whole one copies for large tiles.
     fn threads(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
         let others = match tokens {
             128.. if self.warpgroups => 4,
@@ -137,11 +138,12 @@ impl Limits {
     /// Bytes of a stage, as `Stages` of the kernel.
     fn stage_bytes(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
         let chunks = stage_chunks(tokens, record);
-        let sums = if self.sums_x(tokens, record) { chunks * tokens * 4 + 16 } else { 0 }; // and their barrier
+        // the sums of x, and their barrier
+        let sums = if self.sums_x(tokens, record) { chunks * tokens * 4 + 16 } else { 0 };
         (chunks * (tokens * 256 + row_warps * record) + sums).next_multiple_of(1024)
     }
 
-    /// Bytes of shared memory of each of so many blocks on a multiprocessor.
+    /// Bytes of shared memory of each of `blocks` blocks on a multiprocessor.
     fn shared_by(&self, blocks: usize) -> usize {
         (self.shared_memory + RESERVED) / blocks - RESERVED
     }
@@ -161,7 +163,8 @@ pub(crate) struct LinearTiling {
     pub(crate) row_warps: usize,
     /// Blocks that share the columns of a tile.
     pub(crate) splits: usize,
-    /// Segments of the columns of a block, whose sums are added to each other: one, unless rows are reproducible.
+    /// Segments of the columns of a block, whose sums are added to each other: one,
+    /// unless rows are reproducible.
     pub(crate) segments: usize,
     pub(crate) stages: usize,
     pub(crate) blocks: usize,
@@ -180,8 +183,8 @@ fn stage_chunks(tokens: usize, record: usize) -> usize {
     }
 }
 
-/// Bytes of shared memory behind the ring: a gate; the sums of all blocks of a cluster for a share of the tokens; a factor per
-/// token, and its squares per warp.
+/// Bytes of shared memory after the ring: a gate; the sums of all blocks of a cluster for a share of the
+/// tokens; a factor per token, and its squares per warp.
 fn behind_ring(tokens: usize, splits: usize, row_warps: usize) -> usize {
     let groups = if tokens < 256 { (tokens / 8).next_multiple_of(splits) } else { 0 };
     let factors = if tokens <= NORMS_TOKENS { (1 + row_warps) * tokens * 4 } else { 0 };
@@ -194,7 +197,8 @@ fn stages(tokens: usize, record: usize, row_warps: usize, splits: usize, limits:
     let behind = behind_ring(tokens, splits, row_warps);
     let fit = |blocks: usize| limits.shared_by(blocks).saturating_sub(behind) / stage;
     let blocks = Limits::blocks_per_processor(tokens, row_warps);
-    // blocks of small tiles use half of it: those of the next launch begin meanwhile, and read their first records
+    // blocks of small tiles use half of it: those of the next launch begin meanwhile, and
+    // read their first records
     let enough = if tokens < WGMMA_TOKENS { 3 } else { 2 }; // products of a warpgroup overlap with loads
     let overlapping = Some(fit(2 * blocks)).filter(|n| tokens <= OVERLAPPING_TOKENS && *n >= enough);
     let stages = overlapping.or(Some(fit(blocks)).filter(|n| *n >= 2)).unwrap_or(fit(1));
@@ -275,7 +279,7 @@ impl LinearTiling {
     }
 }
 
-/// The time of a tile of so many tokens, measured: small tiles use the matrix unit less well.
+/// The time of a tile of `tokens` tokens, measured: small tiles use the matrix unit less well.
 fn cost(tokens: usize) -> usize {
     match tokens {
         256.. => 100,
@@ -288,13 +292,15 @@ fn cost(tokens: usize) -> usize {
 /// Blocks that share a tile, so that all multiprocessors have work.
 fn splits(size: LinearSize, tokens: usize, processors: usize) -> usize {
     let possible = |s: &usize| size.chunks >= 2 * s;
-    // two blocks of small tiles run at the same time; reading large records is bound by memory, which more blocks use better
+    // two blocks of small tiles run at the same time; reading large records is bound by memory,
+    // which more blocks use better
     let slots = match tokens {
         LARGE_TILE.. => processors,
         _ if size.record >= 2048 => 3 * processors,
         _ => 2 * processors,
     };
-    let most = if tokens >= LARGE_TILE { MOST_SPLITS / 2 } else { MOST_SPLITS }; // adding large sums takes longer
+    // adding large sums takes longer
+    let most = if tokens >= LARGE_TILE { MOST_SPLITS / 2 } else { MOST_SPLITS };
     let fits = |s: &usize| *s <= most && size.row_tiles * s <= slots && possible(s);
     let balanced = || {
         // the multiprocessor with the most blocks takes less time, in chunks
@@ -347,7 +353,8 @@ mod tests {
         let of = |record, tokens| LinearTiling::of(LinearSize { record, ..DOWN }, tokens, &H200).unwrap();
         assert_eq!([8, 32, 48].map(|tokens| of(RAW_RECORD, tokens).threads), [320, 320, 288]);
         assert_eq!([32, 128].map(|tokens| of(288, tokens).threads), [288, 384]);
-        assert_eq!(H200.stage_bytes(32, RAW_RECORD, 8), 25 << 10); // what it writes fits into the rest of the last kilobyte
+        // what it writes fits into the rest of the last kilobyte
+        assert_eq!(H200.stage_bytes(32, RAW_RECORD, 8), 25 << 10);
         assert_eq!(H200.stage_bytes(16, RAW_RECORD, 8), 34 << 10); // one more
     }
 
@@ -360,7 +367,8 @@ mod tests {
         assert_eq!(LinearSize::of_gated(384, 16, 288).row_warps(32, &H200), 8); // 96 tiles
         for tokens in [8, 16, 32] {
             let shared = of(tokens).shared + RESERVED;
-            assert!(2 * shared > 228 << 10 && shared <= 228 << 10); // no second one on the same multiprocessor
+            // no second one on the same multiprocessor
+            assert!(2 * shared > 228 << 10 && shared <= 228 << 10);
         }
         let wide = LinearSize::of_gated(1088, 40, 544); // 272 tiles, or 109
         assert_eq!(LinearTiling::of(wide, 32, &H200).map(|t| (t.row_warps, t.blocks)), Some((20, 109)));
@@ -369,7 +377,8 @@ mod tests {
     #[test]
     fn large_steps_have_the_tiles_that_take_the_least_time() {
         let tokens = |rows| LinearTiling::of(DOWN, rows, &H200).unwrap().tokens;
-        assert_eq!([tokens(512), tokens(2048)], [128, 256]); // 128 tiles, or 64 on half of the multiprocessors
+        // 128 tiles, or 64 on half of the multiprocessors
+        assert_eq!([tokens(512), tokens(2048)], [128, 256]);
         let gate = LinearSize { row_tiles: 192, ..DOWN };
         assert_eq!(LinearTiling::of(gate, 2048, &H200).unwrap().blocks, 132);
     }

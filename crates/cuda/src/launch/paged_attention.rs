@@ -145,8 +145,8 @@ fn attends(phases: &[Phase]) -> impl Iterator<Item = &AttendArgs> {
     phases.iter().filter_map(|phase| if let Phase::Attend(a) = phase { Some(a) } else { None })
 }
 
-/// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads, and a tile has all
-/// heads of a token.
+/// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads,
+/// and a tile has all heads of a token.
 pub(super) fn fits(device: &Device, phases: &[Phase], kv: &Kv) -> bool {
     let whole = |n: i32| n % 16 == 0 && n <= MOST_VALUE_COLS as i32;
     let wide = |n: i32, part: usize| n % part as i32 == 0 && n <= MOST_HEAD_DIM as i32;
@@ -171,7 +171,7 @@ pub(super) fn most_partial_bytes(v_dim: usize, device: &Device) -> usize {
     rows * (v_dim + 2) * 4
 }
 
-/// Words of work lists that a step of up to `tokens` may need behind its inputs.
+/// Words of work lists that a step of up to `tokens` may need after its inputs.
 pub(super) fn most_words(attentions: usize, processors: usize, tokens: usize) -> usize {
     let lists = 2 * attentions;
     lists + lists * (WorkList::words(most_items(tokens, processors)) + LIST_ALIGN) + LIST_ALIGN
@@ -266,7 +266,8 @@ impl PagedAttention {
         [most(|plan| &plan.decode).unwrap_or(0), most(|plan| &plan.prefill).unwrap_or(0)]
     }
 
-    /// Launches the attention phase of this index, for steps of up to `tokens` with up to `items` of work of each kind.
+    /// Launches the attention phase of this index, for steps of up to `tokens` with up to
+    /// `items` of work of each kind.
     pub(super) fn launch(
         &self,
         index: usize,

@@ -1,4 +1,5 @@
-//! How linear phases of many tokens pass values to each other: as x of the next one, also before its norm is known.
+//! How linear phases of many tokens pass values to each other: as x of the next one, also
+//! before its norm is known.
 
 use std::sync::Arc;
 
@@ -52,8 +53,9 @@ pub(crate) struct Passed {
 }
 
 impl Passing {
-    /// The passings of all phases. No phase writes x of the next one where its blocks read their own: there is memory for values that are
-    /// passed, and for those that a launch makes or that are passed before their norm.
+    /// The passings of all phases. No phase writes x of the next one where its blocks read their own:
+    /// there is memory for values that are passed, and for those that a launch makes or that are
+    /// passed before their norm.
     pub(super) fn of(phases: &[Phase], passed: &Passed) -> Vec<Passing> {
         let is_set = |list: &[bool], i: usize| list.get(i) == Some(&true);
         let next = |i: usize| if let Some(Phase::Linear(l)) = phases.get(i + 1) { Some(l) } else { None };
@@ -71,7 +73,7 @@ impl Passing {
                 Some(next) if is_set(&passed.as_halves, i) && !is_passed => {
                     YTarget::Passed { order: order(next) }
                 }
-                // the factor of the last norm goes on it
+                // the factor of the last norm is applied to it
                 Some(next) if is_set(&passed.before_norm, i) && is_passed && norms > 0 && has_norm(next) => {
                     YTarget::BeforeNorm { order: order(next), weight: next.norm.weight }
                 }

@@ -1,5 +1,5 @@
-//! Steps of any size: one or two launches per phase. Those of small steps are recorded, since launching takes longer than
-//! they do.
+//! Steps of any size: one or two launches per phase. Those of small steps are recorded, since launching takes
+//! longer than they do.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -89,7 +89,7 @@ struct RecordedStep {
 struct StepWork {
     /// The most work items of decode tiles and of prefill tiles of attention.
     items: [usize; 2],
-    /// Of recurrent layers.
+    /// The slices of recurrent layers.
     slices: SliceShape,
 }
 
@@ -183,8 +183,8 @@ impl LaunchStrategy for PhaseLaunches {
     }
 }
 
-/// The size that the launches of a step are recorded for: all steps of one tile share them, or a power of two of the tokens of
-/// the smallest one. `None` for large steps.
+/// The size that the launches of a step are recorded for: all steps of one tile share them, or a power of two
+/// of the tokens of the smallest one. `None` for large steps.
 fn recorded_size(size: StepSize, exact: bool) -> Option<StepSize> {
     let outputs = if size.outputs == 0 { 0 } else { whole_tile(size.outputs)? };
     let tile = whole_tile(size.tokens)?;
@@ -323,12 +323,14 @@ impl PhaseKernels {
                     let linear = [*l, *second.unwrap_or(l)];
                     let args =
                         FloatLinearsArgs { linear, inputs: self.inputs, shares_x: beside.into(), pad: 0 };
-                    // SAFETY: the struct is the kernel's; blocks have all rows of both matrices for all tokens, and leave tokens that the step lacks.
+                    // SAFETY: the struct is the kernel's; blocks have all rows of both matrices for all
+                    // tokens, and leave tokens that the step lacks.
                     unsafe { self.float_linears.launch(grid, &args)? };
                 }
                 None => {
                     let blocks = (8 * self.blocks).min(32 * size.tokens.max(size.outputs));
-                    // SAFETY: the struct is the kernel's; blocks share all rows of the step, however many there are.
+                    // SAFETY: the struct is the kernel's; blocks share all rows of the
+                    // step, however many there are.
                     unsafe { self.small_phase.launch(Grid::new(blocks, 1, PHASE_THREADS), &args)? };
                 }
             }
@@ -336,8 +338,8 @@ impl PhaseKernels {
         Ok(())
     }
 
-    /// The arguments of a phase whose matrix of floats few tokens are multiplied with, or any number of them if rows are
-    /// reproducible.
+    /// The arguments of a phase whose matrix of floats few tokens are multiplied with, or any number of them
+    /// if rows are reproducible.
     fn few_floats<'p>(&self, phase: &'p Phase, size: StepSize) -> Option<&'p FloatLinearArgs> {
         let Phase::FloatLinear(l) = phase else { return None };
         let few = size.tokens.max(size.outputs) < FEW_TOKENS || self.reproducible;

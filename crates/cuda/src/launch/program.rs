@@ -86,7 +86,8 @@ impl Compiled {
             used_blocks: 0,
         };
         let host = HostPhases::new(device, lowering.host_ops(&host)?, host_ops, most.tokens)?;
-        // a fused step neither waits for the host nor has adapters: steps without any run the graph without them
+        // a fused step neither waits for the host nor has adapters: steps without any
+        // run the graph without them
         let fits = host.is_none() && graph.adapters() == 0;
         let step = fits.then(|| StepPhases::passed(graph, &fused, &plan)).flatten();
         let mut builder = StrategyBuilder { device, compiler, memory: &memory, lowering, kv };
@@ -197,7 +198,8 @@ impl Compiled {
         Ok(output)
     }
 
-    /// Copies whole rows to the host and samples there; the token ids are copied back, for a next step that carries them.
+    /// Copies whole rows to the host and samples there; the token ids are copied back, for a
+    /// next step that carries them.
     fn with_logits(&self, step: &Step) -> Result<StepOutput> {
         let width = self.value.width;
         let rows = if self.value.outputs_only { step.outputs.len() } else { step.tokens.len() };
@@ -214,7 +216,8 @@ impl Compiled {
     }
 }
 
-/// Log-probabilities are computed on the host, from whole rows, and so is sampling with filters that no kernel has.
+/// Log-probabilities are computed on the host, from whole rows, and so is sampling with
+/// filters that no kernel has.
 fn wants_logits(output: &Output) -> bool {
     let needs = |sample: &Sample| sample.params.logprobs.is_some() || sample.params.needs_host();
     output.logits || output.sample.as_ref().is_some_and(needs)
@@ -237,8 +240,8 @@ struct StrategyBuilder<'a> {
 }
 
 impl<'a> StrategyBuilder<'a> {
-    /// Fused steps for few tokens, and launches per phase for larger steps. Another strategy is another entry, ordered by
-    /// the tokens it serves.
+    /// Fused steps for few tokens, and launches per phase for larger steps. Another strategy is another
+    /// entry, ordered by the tokens it serves.
     fn build(
         &mut self,
         fused: &[Fused],
@@ -256,7 +259,8 @@ impl<'a> StrategyBuilder<'a> {
         let passed = passed_as_halves(self.lowering.graph, fused, work);
         let mut list: Vec<Box<dyn LaunchStrategy>> = vec![];
         let mut most = 0;
-        // whole sequences have more tokens, and their layers share keys and values: phases must end one by one
+        // whole sequences have more tokens, and their layers share keys and values:
+        // phases must end one by one
         let whole = self.lowering.graph.sequence_rules().whole;
         // a fused step adds in another order than launches do
         let reproducible = self.device.reproducible;
@@ -286,7 +290,8 @@ impl<'a> StrategyBuilder<'a> {
             }
         }
         let kv = self.kv;
-        let before_norm = (0..fused.len()).map(|i| passes_before_norm(self.lowering.graph, fused, i)); // only small steps do so
+        // only small steps do so
+        let before_norm = (0..fused.len()).map(|i| passes_before_norm(self.lowering.graph, fused, i));
         let passed = Passed { as_halves: passed, before_norm: before_norm.collect() };
         let many = PhasePlan { config: &config, phases, passed, kv, inputs, max_tokens, host };
         if max_tokens > 1 || most == 0 {

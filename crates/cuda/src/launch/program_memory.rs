@@ -25,7 +25,8 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, device: &Device) -> u
     let widest = graph.weights.iter().map(|w| w.cols).max().unwrap_or(0);
     let attention = graph.nodes.iter().filter_map(|n| match &n.op {
         Op::Attend { args, .. } => {
-            let queries = args.heads * args.head_dim * most.tokens * (4 + 2); // as floats for odd heads, as halves
+            // as floats for odd heads, as halves
+            let queries = args.heads * args.head_dim * most.tokens * (4 + 2);
             Some(queries + paged_attention::most_partial_bytes(args.v_dim, device))
         }
         _ => None,
@@ -166,7 +167,8 @@ impl AttentionBytes {
         for phase in fused {
             let Fused::Attend(attend) = phase else { continue };
             let (args, shape) = (&attend.args, AttentionShape::of(&attend.args));
-            let units = blocks + FRAGMENT_TOKENS * args.heads / shape.queries; // a split of each, and one more per block
+            // a split of each, and one more per block
+            let units = blocks + FRAGMENT_TOKENS * args.heads / shape.queries;
             most.ready = most.ready.max(args.heads * args.head_dim * max_tokens * 4);
             most.partial = most.partial.max(units * shape.partial() * 4);
             most.arrivals = most.arrivals.max(FRAGMENT_TOKENS * args.heads * 4);

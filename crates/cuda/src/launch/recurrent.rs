@@ -158,7 +158,8 @@ impl RecurrentLaunches {
             (&kernels.prefill, width.div_ceil(CONV_THREADS), tokens.div_ceil(CONV_TOKENS))
         };
         let grid = Grid::new(columns, rows, CONV_THREADS);
-        // SAFETY: the struct is the kernel's; blocks share all columns and tokens of the step, however many there are.
+        // SAFETY: the struct is the kernel's; blocks share all columns and tokens of the
+        // step, however many there are.
         unsafe { kernel.launch(grid, args) }
     }
 
@@ -172,11 +173,13 @@ impl RecurrentLaunches {
         };
         let blocks = args.heads as usize * (args.cols as usize).div_ceil(STATE_COLUMNS);
         let grid = Grid { shared, ..Grid::new(blocks, slices.count, STATE_THREADS) };
-        // SAFETY: the struct is the kernel's; blocks have all columns of all heads and slices, and leave slices that the step lacks.
+        // SAFETY: the struct is the kernel's; blocks have all columns of all heads and slices, and leave
+        // slices that the step lacks.
         unsafe { kernel.launch(grid, args) }
     }
 
-    /// For steps of up to this size; the value is written as halves if `y_half` has an address. `beside`: the last launch is independent.
+    /// For steps of up to this size; the value is written as halves if `y_half` has an address. `beside`: the
+    /// last launch is independent.
     pub(super) fn transform(
         &self,
         args: &TransformArgs,
@@ -198,7 +201,8 @@ impl RecurrentLaunches {
             beside: beside.into(),
         };
         let spans = if rows < WHOLE_ROWS { (args.width as usize).div_ceil(TRANSFORM_SPAN) } else { 1 };
-        // SAFETY: the struct is the kernel's; blocks have all spans of all rows, and leave rows that the step lacks.
+        // SAFETY: the struct is the kernel's; blocks have all spans of all rows, and leave
+        // rows that the step lacks.
         unsafe { kernel.launch(Grid::new(rows, spans, TRANSFORM_THREADS), &launch) }
     }
 }

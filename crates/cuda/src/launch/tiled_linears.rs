@@ -18,10 +18,11 @@ type Result<T> = std::result::Result<T, BackendError>;
 /// Rows of x as halves are a multiple of this in steps of several tiles.
 const ROWS: usize = 256;
 
-/// Bytes behind the last row that the last tile of a step may read: a tile is at most as long as the rows are a multiple of.
+/// Bytes after the last row that the last tile of a step may read: a tile is at most as long as
+/// the rows are a multiple of.
 const READ_BEHIND: usize = ROWS * 128;
 
-/// Bytes of x as halves for linears of `chunks`: made by a launch of its own, or written by the phase before.
+/// Bytes of x as halves for linears of `chunks`: made by a separate launch, or written by the phase before.
 pub(super) fn x_bytes(chunks: usize, tokens: usize) -> usize {
     2 * chunks * CHUNK * tokens.next_multiple_of(ROWS) * 2
 }
@@ -203,7 +204,8 @@ impl TiledLinears {
                 shared: tiling.shared,
                 cluster: tiling.splits,
             };
-            // SAFETY: the struct is the kernel's; the grid, the stages and the shared memory are the tiling's.
+            // SAFETY: the struct is the kernel's; the grid, the stages and the shared
+            // memory are the tiling's.
             unsafe { kernel.launch(grid, &args)? };
         }
         Ok(())

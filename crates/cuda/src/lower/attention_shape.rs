@@ -39,7 +39,8 @@ impl AttentionShape {
         fit.min((WARPS - MOST_NEW) / sharers)
     }
 
-    /// Bytes of shared memory that a block needs at most; `kernels/attention/attend.cuh` asserts that they suffice.
+    /// Bytes of shared memory that a block needs at most; `kernels/attention/attend.cuh`
+    /// asserts that they suffice.
     pub(crate) fn workspace(&self) -> usize {
         let (d, v, g) = (self.head_dim, self.v_dim, self.queries);
         let takers = self.takers();

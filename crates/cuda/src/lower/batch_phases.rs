@@ -1,5 +1,5 @@
-//! The phases of a fused step of several tokens: linears get x as halves (`kernels/x/x_fragments.cuh`), from the phase before
-//! if it can pass them, or else from a phase of its own.
+//! The phases of a fused step of several tokens: linears get x as halves (`kernels/x/x_fragments.cuh`), from
+//! the phase before if it can pass them, or else from a separate phase.
 
 use tern_graph::Graph;
 
@@ -10,7 +10,8 @@ use crate::shared::{
     PassedArgs, Phase, TILE,
 };
 
-/// Memory of what phases pass, written once per step: no reader takes a half of the step before for one of this step.
+/// Memory of what phases pass, written once per step: no reader takes a half of the step
+/// before for one of this step.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PassedMemory {
     at: u64,
@@ -64,7 +65,8 @@ pub(crate) struct BatchSources<'a> {
     pub(crate) phases: &'a [Phase],
     /// Which of them pass their value without a norm, see `passed_as_halves`.
     pub(crate) passed: &'a [bool],
-    /// Before which of them all blocks wait for each other; those behind the end of the list do.
+    /// Whether all blocks wait for each other before each of them; phases beyond the end of the list
+    /// begin with such a wait.
     pub(crate) barriers: &'a [bool],
 }
 
@@ -73,7 +75,7 @@ impl BatchSources<'_> {
         self.passed.get(i) == Some(&true)
     }
 
-    /// The linear behind a phase that gets its value as halves.
+    /// The linear after a phase that gets its value as halves.
     fn next(&self, i: usize) -> Option<&LinearArgs> {
         match self.phases.get(i + 1) {
             Some(Phase::Linear(next))
@@ -206,7 +208,7 @@ mod tests {
             }
         }
         let (bits, fresh) = (PASSED_Y | PASSED_IN_BITS_ORDER, FRESH_X);
-        // q k v; o; gate and up; down; head: each reads what the one before has written, in memory of its own
+        // q k v; o; gate and up; down; head: each reads what the one before has written, in separate memory
         let facts: Vec<(f32, i32)> = linears.iter().map(|l| (l.2, l.3)).collect();
         assert_eq!(facts, [(64.0, fresh), (1.0, bits), (64.0, bits), (16.0, bits), (64.0, 0)]);
         let mut places: Vec<u64> = linears.iter().map(|l| l.0).collect();

@@ -68,7 +68,7 @@ pub(crate) enum Matrices {
 }
 
 impl Matrices {
-    /// Of an `Op::ExpertLinear`.
+    /// The matrices of an `Op::ExpertLinear` with this route.
     pub(super) fn of(route: Option<Val>) -> Matrices {
         route.map_or(Matrices::Each, Matrices::Chosen)
     }
@@ -92,14 +92,15 @@ impl Linear {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct FloatLinear {
     pub(crate) x: Val,
-    /// Of whole rows.
+    /// The norm of whole rows.
     pub(crate) norm: Option<Norm>,
     pub(crate) matrix: Matrix,
     pub(crate) matrices: Matrices,
 }
 
 impl FloatLinear {
-    /// Whether a block of a fused step has a row at a time, so that a value with tags is read once: few rows of whole pieces of 16 bytes.
+    /// Whether a block of a fused step has a row at a time, so that a value with tags is read once: few rows
+    /// of whole pieces of 16 bytes.
     pub(crate) fn has_few_rows(&self, graph: &Graph) -> bool {
         let (base, first) = resolve_view(graph, self.x);
         let quads = [first, graph.width(base), graph.width(self.x)].iter().all(|n| n.is_multiple_of(4));

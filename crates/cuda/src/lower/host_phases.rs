@@ -1,13 +1,13 @@
-//! What the host does between the launches of a step: it writes rows that are given with the step, and computes experts that are in
-//! its memory.
+//! What the host does between the launches of a step: it writes rows that are given with the step, and
+//! computes experts that are in its memory.
 
 use tern_graph::{BackendError, Graph, Val};
 
 use super::fused::{Fused, HostPhase, work};
 use super::lowering::Lowering;
 
-/// Results of the host are received before the first phase that reads them, and before other rows are sent: the device runs the phases
-/// in between at the same time as the host.
+/// Results of the host are received before the first phase that reads them, and before other rows are sent:
+/// the device runs the phases in between at the same time as the host.
 pub(super) fn receive_late(graph: &Graph, phases: Vec<Fused>) -> Vec<Fused> {
     let mut all = Vec::with_capacity(phases.len());
     let mut sent: Option<HostPhase> = None;

@@ -20,8 +20,8 @@ impl KernelConfig {
         self.formats.iter().any(|f| f.offsets)
     }
 
-    /// Floats of sums of x per chunk that a step of one token needs: of 16 columns for offsets, of a chunk for codes that
-    /// are stored with an offset.
+    /// Floats of sums of x per chunk that a step of one token needs: of 16 columns for offsets, of a chunk
+    /// for codes that are stored with an offset.
     pub(crate) fn sums_of_x(&self) -> usize {
         if self.offset_sums() { 8 } else { usize::from(self.formats.iter().any(Layout::is_raised)) }
     }
@@ -31,7 +31,8 @@ impl KernelConfig {
         l.used_parts().iter().any(|p| self.formats[p.format as usize].is_halves())
     }
 
-    /// Whether a linear is of codes that few tokens are multiplied with in their places (`kernels/weights/placed.cuh`).
+    /// Whether a linear is of codes that few tokens are multiplied with in their places
+    /// (`kernels/weights/placed.cuh`).
     pub(crate) fn has_placed(&self, l: &LinearArgs) -> bool {
         l.used_parts().iter().all(|p| self.formats[p.format as usize].is_placed())
     }

@@ -1,4 +1,5 @@
-//! What a linear is compiled for in the fused step: everything but its addresses (`kernels/linear/linear_shape.cuh`).
+//! What a linear is compiled for in the fused step: everything but its addresses
+//! (`kernels/linear/linear_shape.cuh`).
 
 use crate::shared::{
     ADD_TAGGED, ADDED, BIASED, CONVOLVED, GATHERED, HALF_ROUNDS, LinearArgs, MIXED, MOST_PARTS, NORMED,
@@ -7,12 +8,13 @@ use crate::shared::{
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinearShape {
-    /// Of one matrix.
+    /// The columns of one matrix.
     pub(crate) cols: i32,
     /// Bits from `NORMED` on.
     pub(crate) flags: i32,
     pub(crate) gated: i32,
-    /// Rounds of records in a slot of the ring, or one half of one (`HALF_ROUNDS`); in a round every warp has one.
+    /// Rounds of records in a slot of the ring, or one half of one (`HALF_ROUNDS`); in a
+    /// round every warp has one.
     pub(crate) per_slot: usize,
     /// The experts of a token; 0 if there are none.
     pub(crate) used: i32,
@@ -35,7 +37,8 @@ impl LinearShape {
         LinearShape { cols, flags: 0, gated: 0, per_slot, used: 0, parts: all }
     }
 
-    /// The shape of a linear whose records come in slots of `slot` bytes. `more` are flags that are not in its arguments.
+    /// The shape of a linear whose records come in slots of `slot` bytes. `more` are flags that
+    /// are not in its arguments.
     pub(crate) fn of(l: &LinearArgs, slot: usize, more: i32) -> LinearShape {
         let (parts, record, chunks) = (l.used_parts(), l.record_bytes().max(1), l.step_chunks());
         let rounds = chunks.div_ceil(WARPS);
@@ -91,7 +94,8 @@ mod tests {
         let per_slot = |cols, slot| LinearShape::of(&linear(cols), slot, 0).per_slot;
         assert_eq!(per_slot(4096, 9216), 2); // a tile a slot
         assert_eq!(per_slot(12288, 9216), 2); // six rounds, of which two fit
-        assert_eq!(per_slot(12288, 5 * 16 * 288), 3); // five would fit, but then the second slot is nearly empty
+        // five would fit, but then the second slot is nearly empty
+        assert_eq!(per_slot(12288, 5 * 16 * 288), 3);
         assert_eq!(per_slot(4096, 100), 1);
         assert_eq!(per_slot(5120, 40 * 288), 3); // a tile has 40 chunks, two rounds and a half
         let halves = LinearShape::of(&linear(4096), 8 * 288, 0);

@@ -1,5 +1,5 @@
-//! From fused phases to the arguments of kernels: the addresses of values and weights, and the index of each format and
-//! attention shape that kernels are compiled for.
+//! From fused phases to the arguments of kernels: the addresses of values and weights, and the index of each
+//! format and attention shape that kernels are compiled for.
 //!
 //! Everything here is numbers: no device is needed.
 
@@ -85,12 +85,14 @@ pub(crate) struct Lowering<'a> {
     pub(crate) addresses: &'a Addresses,
     pub(crate) tagged: Option<TaggedMemory<'a>>,
     pub(crate) config: KernelConfig,
-    /// Blocks of a fused step that phases for a few of them have used since the last linear: the next one has others.
+    /// Blocks of a fused step that phases for a few of them have used since the last linear:
+    /// the next one has others.
     pub(crate) used_blocks: usize,
 }
 
 impl Lowering<'_> {
-    /// All phases; the last one finds the best token of each row of the result, if tokens are sampled from it.
+    /// All phases; the last one finds the best token of each row of the result, if
+    /// tokens are sampled from it.
     pub(crate) fn phases(&mut self, fused: &[Fused]) -> Result<Vec<Phase>> {
         let mut phases = fused.iter().map(|f| self.phase(f)).collect::<Result<Vec<_>>>()?;
         phases.extend(self.addresses.argmax.map(|scratch| {

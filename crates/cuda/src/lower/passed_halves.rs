@@ -1,12 +1,13 @@
-//! Values that a phase writes as halves, in the order in which the next linear reads them (`kernels/x/half_x.cuh`).
+//! Values that a phase writes as halves, in the order in which the next linear reads them
+//! (`kernels/x/half_x.cuh`).
 
 use tern_graph::{Graph, NormKind, Work};
 
 use super::fused::{Fused, Matrices};
 use crate::shared::{BITS_ORDER, BYTES_ORDER, CHUNK, LinearArgs, Phase};
 
-/// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all of them, and
-/// values up to a million stay finite.
+/// On values that were not normalised before they become halves: an absolute error of 2^-20 is small for all
+/// of them, and values up to a million stay finite.
 pub(crate) const PASSED_FACTOR: f32 = 1.0 / 16.0;
 
 /// On values that are about one, or were about one before something was added to them.
@@ -17,7 +18,7 @@ pub(crate) fn order(l: &LinearArgs) -> i32 {
     if l.signs != 0 { BITS_ORDER } else { BYTES_ORDER }
 }
 
-/// The factor on a value that a phase passes to the linear behind it, which has no norm.
+/// The factor on a value that a phase passes to the linear after it, which has no norm.
 pub(crate) fn passed_factor(phase: &Phase) -> f32 {
     match phase {
         Phase::Linear(_) => PASSED_FACTOR,
@@ -26,7 +27,8 @@ pub(crate) fn passed_factor(phase: &Phase) -> f32 {
     }
 }
 
-/// For each phase: whether its value is x of the linear right behind it and of no other phase, and so is passed as halves.
+/// For each phase: whether its value is x of the linear right after it and of no other phase,
+/// and so is passed as halves.
 pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) -> Vec<bool> {
     let reads = |v| work.iter().filter(|w| w.reads.contains(&v)).count();
     let passed = |i: usize| {
@@ -51,7 +53,8 @@ pub(crate) fn passed_as_halves(graph: &Graph, fused: &[Fused], work: &[Work]) ->
     (0..fused.len()).map(passed).collect()
 }
 
-/// Whether the phase is a linear whose value is normalised by the linear behind it: it is passed before its norm is known.
+/// Whether the phase is a linear whose value is normalised by the linear after it: it is passed
+/// before its norm is known.
 pub(crate) fn passes_before_norm(graph: &Graph, fused: &[Fused], i: usize) -> bool {
     let (Some(Fused::Linear(l)), Some(Fused::Linear(next))) = (fused.get(i), fused.get(i + 1)) else {
         return false;

@@ -1,5 +1,5 @@
-//! Patterns of nodes that become one phase: a norm before linears, linears of one input, a gate between two of them, a
-//! residual after one, and attention with the norms and rotations of its heads.
+//! Patterns of nodes that become one phase: a norm before linears, linears of one input, a gate between two
+//! of them, a residual after one, and attention with the norms and rotations of its heads.
 
 use tern_graph::{Activation, Attention, KeysAndValues, NormKind, Op, Routing, Val, WeightId};
 
@@ -173,8 +173,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// A root-mean-square norm of whole rows that only linears of codes or of few rows, routers and rotations read: its factor can be
-    /// applied to the products.
+    /// A root-mean-square norm of whole rows that only linears of codes or of few rows, routers and rotations
+    /// read: its factor can be applied to the products.
     pub(super) fn is_prologue(&self, v: Val) -> bool {
         let &Op::Norm { x, len, weight: Some(_), bias: None, kind: NormKind::Rms, .. } = self.op(v) else {
             return false;
@@ -239,7 +239,8 @@ impl Fuser<'_> {
         }
     }
 
-    /// Absorbs the norm before a linear or a router, and before a linear of codes also the gather of output rows before the norm.
+    /// Absorbs the norm before a linear or a router, and before a linear of codes also the gather of output
+    /// rows before the norm.
     pub(super) fn with_prologue(&self, phase: Fused) -> Fused {
         if let Fused::Route(mut route) = phase {
             if let Some((x, norm)) = self.absorbed_norm(route.x) {

@@ -181,7 +181,7 @@ fn a_decoder_of_experts_in_launches() {
     insta::assert_snapshot!("experts_launches", lowered(&expert_decoder(), of_experts, Strategy::Launches));
 }
 
-/// Values with a norm of their own, a layer that reads the keys of another, and experts beside a router with a factor.
+/// Normalised values, a layer that reads the keys of another, and experts beside a router with a factor.
 #[test]
 fn a_layer_with_shared_keys_and_joined_experts() {
     let mut g = Graph::new();
@@ -230,7 +230,8 @@ fn a_hybrid_of_rotated_weights() {
     insta::assert_snapshot!("rotated_hybrid", lowered(&graph, matrices, Strategy::Launches));
 }
 
-/// The same as a fused step: the convolution is part of a linear, and there are no barriers; alpha and beta are floats.
+/// The same as a fused step: the convolution is part of a linear, and there are no barriers;
+/// alpha and beta are floats.
 #[test]
 fn a_fused_step_of_rotated_weights() {
     let graph = rotated_hybrid();

@@ -1,8 +1,9 @@
-//! What becomes part of a linear in a fused step of one token: the convolution of what it computes. It would otherwise be a phase, and
-//! passing a value from phase to phase takes longer than the work. And the order of phases that few blocks compute.
+//! What becomes part of a linear in a fused step of one token: the convolution of what it computes. It would
+//! otherwise be a phase, and passing a value from phase to phase takes longer than the work. And the order of
+//! phases that few blocks compute.
 //!
-//! A joined value is read later than in launches, or written earlier, when other values may have its memory: it must have its own, as
-//! values with tags do.
+//! A joined value is read later than in launches, or written earlier, when other values may have its memory:
+//! it must have its own, as values with tags do.
 
 use tern_graph::{Graph, Val};
 
@@ -29,7 +30,8 @@ pub(super) fn join_linears(graph: &Graph, phases: &[Fused], tagged: &TaggedValue
     phases
 }
 
-/// Moves transforms before matrices of floats: all blocks wait for a transform, and only a later phase for those.
+/// Moves transforms before matrices of floats: all blocks wait for a transform, and only
+/// a later phase for those.
 fn transforms_first(graph: &Graph, phases: &mut [Fused], tagged: &TaggedValues) {
     for i in 1..phases.len() {
         for k in (1..=i).rev() {

@@ -1,6 +1,6 @@
-//! The phases of a fused step: those of the launches, except that the linear of experts whose results are added also adds them,
-//! that linears convolve what they compute, and that the experts of a token are in the shared memory of
-//! every thread block instead of a value.
+//! The phases of a fused step: those of the launches, except that the linear of experts whose results are
+//! added also adds them, that linears convolve what they compute, and that the experts of a token are in the
+//! shared memory of every thread block instead of a value.
 
 use tern_graph::{Graph, Plan, Val, Work};
 
@@ -15,8 +15,8 @@ pub(crate) struct StepPhases {
 }
 
 impl StepPhases {
-    /// `None` if there are transforms of odd sizes, or experts that no phase of a fused step computes: matrices of f32, a matrix per head,
-    /// results that are not added, or a choice that other phases read.
+    /// `None` if there are transforms of odd sizes, or experts that no phase of a fused step computes:
+    /// matrices of f32, a matrix per head, results that are not added, or a choice that other phases read.
     pub(crate) fn of(graph: &Graph, fused: &[Fused]) -> Option<StepPhases> {
         let mut phases: Vec<Fused> = vec![];
         for phase in fused {
@@ -43,8 +43,8 @@ impl StepPhases {
         StepPhases { fused, work }
     }
 
-    /// The phases with their joins and the values with tags; `None` if a value that needs tags has none. `plan` is that of the launches,
-    /// with which values without tags share memory.
+    /// The phases with their joins and the values with tags; `None` if a value that needs tags has none.
+    /// `plan` is that of the launches, with which values without tags share memory.
     pub(crate) fn passed(graph: &Graph, fused: &[Fused], plan: &Plan) -> Option<(StepPhases, TaggedValues)> {
         let plain = StepPhases::of(graph, fused)?;
         let tagged = TaggedValues::of(graph, &plain.fused, &plain.work, plan);
@@ -53,8 +53,8 @@ impl StepPhases {
         phases.are_passed(graph, &tagged).then_some((phases, tagged))
     }
 
-    /// Whether the values that need tags have them: logits, which have no other memory, and values of experts, whose memory the launches
-    /// may use again before their results are added.
+    /// Whether the values that need tags have them: logits, which have no other memory, and values of
+    /// experts, whose memory the launches may use again before their results are added.
     fn are_passed(&self, graph: &Graph, tagged: &TaggedValues) -> bool {
         let has_tags = |v: Val| tagged.has(graph, v);
         self.fused.iter().all(|phase| match phase {
@@ -83,7 +83,8 @@ fn step_work(graph: &Graph, phase: &Fused) -> Work {
     work
 }
 
-/// Whether a fused step computes all experts: each linear follows the choice of its experts, which no other phase reads.
+/// Whether a fused step computes all experts: each linear follows the choice of its experts,
+/// which no other phase reads.
 fn fits(graph: &Graph, phases: &[Fused], work: &[Work]) -> bool {
     let mut last = None; // blocks know one choice at a time
     let mut choices = vec![];
@@ -196,7 +197,8 @@ mod tests {
         assert!(phases(&expert_decoder(), "down").is_none());
     }
 
-    /// A graph of experts on an embedding, as `end` continues it from x, the choice and the value inside the experts.
+    /// A graph of experts on an embedding, as `end` continues it from x, the choice and the
+    /// value inside the experts.
     fn graph(end: impl Fn(&mut Graph, Val, Val, Val)) -> Graph {
         let mut g = Graph::new();
         let table = g.matrix("embed", 64, 256).unwrap();

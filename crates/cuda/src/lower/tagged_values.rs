@@ -1,9 +1,9 @@
-//! Values passed between thread blocks of the fused step without a grid barrier, and the phases that need a barrier
-//! all the same.
+//! Values passed between thread blocks of the fused step without a grid barrier, and the phases that need a
+//! barrier all the same.
 //!
-//! The lowest bit of each float of such a value is a tag of its step (`kernels/base/tagged.cuh`). Each value has its own memory,
-//! written once per step: no block can take a float of the step before for one of this step, nor overwrite a float that
-//! another block still reads.
+//! The lowest bit of each float of such a value is a tag of its step (`kernels/base/tagged.cuh`). Each value
+//! has its own memory, written once per step: no block can take a float of the step before for one of this
+//! step, nor overwrite a float that another block still reads.
 
 use tern_graph::{Graph, Plan, Val, Work};
 
@@ -19,7 +19,8 @@ pub(crate) struct TaggedValues {
 }
 
 impl TaggedValues {
-    /// Tags what phases write that can, if only phases read it that can. `work` is what the phases read and write.
+    /// Tags what phases write that can, if only phases read it that can. `work` is what
+    /// the phases read and write.
     pub(crate) fn of(graph: &Graph, fused: &[Fused], work: &[Work], plan: &Plan) -> TaggedValues {
         let (mut written, mut read_untagged) =
             (vec![false; graph.nodes.len()], vec![false; graph.nodes.len()]);
@@ -126,7 +127,8 @@ mod tests {
 
     #[test]
     fn values_of_a_float_matrix_need_barriers() {
-        // phases: embed, q k v, attend, o, gate and up, down alone, its residual, the head; the residual reads the result of o
+        // phases: embed, q k v, attend, o, gate and up, down alone, its residual, the head; the residual
+        // reads the result of o
         assert_eq!(of(&decoder(), "down"), (5, vec![4, 5, 6, 7]));
     }
 }

@@ -82,7 +82,7 @@ pub(crate) fn expert_decoder_of(sizes: ExpertSizes) -> Graph {
     })
 }
 
-/// A decoder of one layer and so many columns with this MLP, whose attention may have sinks.
+/// A decoder of one layer and `width` columns with this MLP, whose attention may have sinks.
 fn decoder_with(width: usize, sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val) -> Graph {
     let mut g = Graph::new();
     let table = g.matrix("embed", 512, width).unwrap();
@@ -113,7 +113,8 @@ fn decoder_with(width: usize, sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val)
     g
 }
 
-/// A layer with a delta rule, and one with a gated attention; matrices are stored rotated. Vectors have names of one letter.
+/// A layer with a delta rule, and one with a gated attention; matrices are stored rotated. Vectors
+/// have names of one letter.
 pub(crate) fn rotated_hybrid() -> Graph {
     let mut g = Graph::new();
     let basis = |heads| Basis { signs: vec![], block: 128, heads };
@@ -159,7 +160,7 @@ pub(crate) fn rotated_hybrid() -> Graph {
     g
 }
 
-/// A scan between a convolution and a gate, with a norm of groups behind it.
+/// A scan between a convolution and a gate, with a norm of groups after it.
 pub(crate) fn scan_layer() -> Graph {
     let mut g = Graph::new();
     let scan = SelectiveScan { heads: 4, head_dim: 64, groups: 2, state_dim: 32 };

@@ -1,6 +1,8 @@
-//! A folder with the complete text of each program, and a `compile_commands.json` with which clangd opens the files of `kernels`.
+//! A folder with the complete text of each program, and a `compile_commands.json` with which clangd opens the
+//! files of `kernels`.
 //!
-//! Editors read kernels as C++ for the emulated GPU (`tests/emulated_gpu/gpu.h`), except `base/ptx.cuh`, whose PTX is for a GPU.
+//! Editors read kernels as C++ for the emulated GPU (`tests/emulated_gpu/gpu.h`), except `base/ptx.cuh`,
+//! whose PTX is for a GPU.
 
 use std::fs;
 use std::io::{Error, Result};
@@ -39,7 +41,8 @@ pub struct WrittenPrograms {
     pub commands: usize,
 }
 
-/// Writes the complete text of a program of each kind into a folder, and how editors compile each file of kernels.
+/// Writes the complete text of a program of each kind into a folder, and how editors
+/// compile each file of kernels.
 pub fn write_programs(folder: &Path) -> Result<WrittenPrograms> {
     let write = |path: &str, text: &str| {
         let path = folder.join(path);
@@ -84,8 +87,8 @@ fn defines_file(program: &KernelSource) -> String {
     format!("{}/defines.h", include_folder(program))
 }
 
-/// What compiles a file of kernels as a part of the first program that has it, after what comes before it there; in `folder`, not in
-/// that of kernels, in which `base/ptx.cuh` is not that of the emulated GPU.
+/// What compiles a file of kernels as a part of the first program that has it, after what comes before it
+/// there; in `folder`, not in that of kernels, in which `base/ptx.cuh` is not that of the emulated GPU.
 fn arguments(folder: &Path, programs: &[KernelSource], file: &str) -> Result<Vec<String>> {
     let in_folder = |path: &str| folder.join(path).display().to_string();
     let general = ["-xc++", "-std=c++20", "-fsyntax-only", "-Wno-pragma-once-outside-header"];

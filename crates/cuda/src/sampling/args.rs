@@ -1,7 +1,8 @@
 //! Sampling parameters as the kernels read them, and the layout of the kernels' scratch.
 //!
-//! `sample_best` finds each row's best token, which is all that greedy rows need; `sample_draw` samples for the others.
-//! A mask may still be computed when the step starts: packing waits for it, so it comes after the model's launches.
+//! `sample_best` finds each row's best token, which is all that greedy rows need; `sample_draw` samples
+//! for the others. A mask may still be computed when the step starts: packing waits for it, so it comes
+//! after the model's launches.
 
 use tern_graph::Sample;
 

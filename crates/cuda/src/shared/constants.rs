@@ -16,7 +16,8 @@ shared_constants! {
     MOST_NEW: usize = 4;
     /// The most tokens of a fused step: columns of the matrix unit.
     FRAGMENT_TOKENS: usize = 8;
-    /// Floats of a token's share of a tile in a fused step of several tokens: 16 rows; the padding keeps tokens in different banks.
+    /// Floats of a token's share of a tile in a fused step of several tokens: 16 rows; the padding keeps
+    /// tokens in different banks.
     SHARE_STRIDE: usize = 20;
     /// Phases that a block of the fused step holds in shared memory.
     WINDOW: usize = 4;
@@ -31,14 +32,16 @@ shared_constants! {
     MOST_TABLES: usize = 4;
     /// Columns of a key or value head at most.
     MOST_HEAD_DIM: usize = 576;
-    /// Columns of a value head that a block sums in registers at most; wider heads are shared by several blocks.
+    /// Columns of a value head that a block sums in registers at most; wider heads are
+    /// shared by several blocks.
     MOST_VALUE_COLS: usize = 256;
 
     /// Query heads of a unit of attention at most: columns of the matrix unit.
     MOST_QUERIES: usize = 8;
     /// Keys that come through the ring together.
     KEYS: usize = 16;
-    /// Bytes between four rows of keys or values and the next four in a slot, of units of up to `PADDED_SLOTS` slots.
+    /// Bytes between four rows of keys or values and the next four in a slot, of units of up to
+    /// `PADDED_SLOTS` slots.
     ROWS_PADDING: usize = 32;
     PADDED_SLOTS: usize = 16;
     /// Keys of a split of attention at least: fewer are not worth a second block.
@@ -57,7 +60,8 @@ shared_constants! {
     BYTES_ORDER: i32 = 0;
     /// ... and for codes in bits.
     BITS_ORDER: i32 = 1;
-    /// The most tokens of a step that one tile of a linear holds: larger steps are compute-bound, and may have several tiles.
+    /// The most tokens of a step that one tile of a linear holds: larger steps are compute-bound, and may
+    /// have several tiles.
     ONE_TILE: usize = 128;
     /// Tokens of a step at most whose values are passed before their norm.
     NORMS_TOKENS: usize = 128;
@@ -72,7 +76,8 @@ shared_constants! {
     MOST_USED_EXPERTS: usize = 32;
     /// Bytes of the experts that a fused step has chosen: ids, weights, and a counter in 16 bytes.
     CHOICE_BYTES: usize = MOST_USED_EXPERTS * 8 + 16;
-    /// Sorted rows of an expert begin at a multiple of this: so many rows of x have their columns exchanged together.
+    /// Sorted rows of an expert begin at a multiple of this: the columns of that many rows of
+    /// x are exchanged together.
     EXPERT_ROWS: usize = 8;
     /// Columns of a linear that computes logits of experts, at most: rows of x are in shared memory.
     MOST_ROUTER_COLS: usize = 8192;
@@ -82,15 +87,16 @@ shared_constants! {
     ROUTE_WARPS: usize = 4;
     /// Threads of the block that sorts the rows of experts.
     SORT_THREADS: usize = 1024;
-    /// Rows of a matrix of floats that a block of launches has, for ...
+    /// Rows of a matrix of floats that a block of launches has.
     FLOAT_ROWS: usize = 6;
-    /// ... so many tokens.
+    /// Tokens of such a block.
     FLOAT_TOKENS: usize = 4;
     /// The fewest tokens of a tile that a warpgroup multiplies together, on GPUs that can.
     WGMMA_TOKENS: usize = 24;
-    /// Bytes of a record of 2-bit codes with one scale per row: raw codes are multiplied, and a warp of a block sums x, ...
+    /// Bytes of a record of 2-bit codes with one scale per row: raw codes are multiplied, and
+    /// a warp of a block sums x.
     RAW_RECORD: usize = 544;
-    /// ... in tiles of so many tokens at most.
+    /// The most tokens of a tile whose raw codes are multiplied.
     RAW_TOKENS: usize = 32;
     /// Keys whose results are added to those of the keys before them, if results are reproducible.
     ATTEND_SEGMENT: usize = 128;
@@ -103,11 +109,11 @@ shared_constants! {
     CONV_THREADS: usize = 128;
     /// Tokens of such a thread.
     CONV_TOKENS: usize = 32;
-    /// Columns of a state's matrix that a block has in registers, ...
+    /// Columns of a state's matrix that a block has in registers.
     STATE_COLUMNS: usize = 16;
-    /// ... by so many threads, ...
+    /// Threads of such a block.
     STATE_THREADS: usize = 64;
-    /// ... and tokens that it loads at once in prefill.
+    /// Tokens that such a block loads at once in prefill.
     STATE_TOKENS: usize = 16;
     /// Columns that a warp of a fused step has.
     STEP_STATE_COLUMNS: usize = 4;
@@ -175,7 +181,7 @@ shared_constants! {
     BARRIER: usize = 8;
     /// Where the table of attention's work lists is, in words: where each of them begins.
     WORK_AT: usize = 9;
-    /// Where page tables of layers with a window begin; those of all layers, if these have no pages of their own.
+    /// Where page tables of layers with a window begin; those of all layers, if these have no separate pages.
     WINDOW_PAGES_AT: usize = 10;
     /// Where the slices' tokens and state slots begin, in graphs with recurrent layers.
     STATES_AT: usize = 11;
@@ -183,7 +189,8 @@ shared_constants! {
     SLICE_COUNT: usize = 12;
     /// Where the scales of adapters begin, in graphs that have some: those of all adapters for each slice.
     ADAPTERS_AT: usize = 13;
-    /// Words of a slice of states: its first token, how many there are, the slot that is read or -1, the slot that is written.
+    /// Words of a slice of states: its first token, how many there are, the slot that is read or -1,
+    /// the slot that is written.
     STATE_WORDS: usize = 4;
     /// Words of a work list before its items; the first is how many there are.
     WORK_HEADER: usize = 8;

@@ -1,4 +1,5 @@
-//! The arguments of launches: of the fused step, of the kernels for one phase, and of the bandwidth measurement.
+//! The arguments of launches: of the fused step, of the kernels for one phase, and of
+//! the bandwidth measurement.
 
 use super::c_text::shared_structs;
 use super::constants::MOST_TABLES;
@@ -36,8 +37,8 @@ shared_structs! {
         pad: i32,
     }
 
-    /// Norms of values that are passed before their squares are added: the factor of the last norm is on them, and the linear
-    /// phase behind applies the ratio of the factors to its sums.
+    /// Norms of values that are passed before their squares are added: the factor of the last norm is on
+    /// them, and the linear phase after them applies the ratio of the factors to its sums.
     PassedNorms {
         /// Sums of squares of x: `[128 columns][NORMS_TOKENS]`, or nothing if x is normalised.
         x_squares: *const f32,
@@ -62,11 +63,12 @@ shared_structs! {
         inputs: *const u32,
         /// `[token]`: gets the factors of the norm, or nothing.
         norm_factors: *mut f32,
-        /// `[token]`: the factors of the last norm, if they are to be on x instead of those of its own, ...
+        /// `[token]`: the factors of the last norm, if they are to be on x instead of those of this norm, ...
         last_factors: *const f32,
         /// and then gets the factors on the sums of the linear.
         ratios: *mut f32,
-        /// Of experts: the sorted row of each pair of a token and an expert (`kernels/launches/experts.cu`).
+        /// With experts: the sorted row of each pair of a token and an expert
+        /// (`kernels/launches/experts.cu`).
         rows: *const i32,
         /// On the values.
         factor: f32,
@@ -117,7 +119,7 @@ shared_structs! {
         y_half: HalfX,
         norms: PassedNorms,
         inputs: *const u32,
-        /// Of experts: their tiles, and the pair of each sorted row.
+        /// With experts: their tiles, and the pair of each sorted row.
         tiles: *const i32,
         pairs: *const i32,
         /// The value of 1 in x.
@@ -141,7 +143,8 @@ shared_structs! {
         key_end: u32,
         split: u32,
         splits: u32,
-        /// Results that the last block combines: one per split, or per segment of the tile if they are reproducible, ...
+        /// Results that the last block combines: one per split, or per segment of the tile if
+        /// they are reproducible, ...
         results: u32,
         /// ... of which this is the first.
         first_segment: u32,
@@ -158,11 +161,11 @@ shared_structs! {
         q: *mut u16,
         /// The result as x of the next linear phase, or nothing.
         y_half: HalfX,
-        /// Of bytes: `[page][kv_head][PAGE_LEN]`
+        /// The scales, if keys and values are bytes: `[page][kv_head][PAGE_LEN]`
         key_scales: *mut f32,
         value_scales: *mut f32,
         inputs: *const u32,
-        /// Of splits: `[split][rows * (v_dim + 2)]`
+        /// The results of splits: `[split][rows * (v_dim + 2)]`
         partial: *mut f32,
         /// Zero between launches.
         arrivals: *mut u32,
@@ -179,7 +182,8 @@ shared_structs! {
         inputs: *const u32,
         /// On the value that is passed.
         y_factor: f32,
-        /// Whether the launch before it is independent, and had waited for all others when it began this one (`FloatLinearsArgs::shares_x`).
+        /// Whether the launch before it is independent, and had waited for all others when it began this one
+        /// (`FloatLinearsArgs::shares_x`).
         beside: i32,
     }
 

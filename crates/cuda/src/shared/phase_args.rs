@@ -47,7 +47,8 @@ shared_structs! {
         expert_tiles: i32,
     }
 
-    /// What a linear gets and passes as halves in a fused step of several tokens (`kernels/x/x_fragments.cuh`).
+    /// What a linear gets and passes as halves in a fused step of several tokens
+    /// (`kernels/x/x_fragments.cuh`).
     PassedArgs {
         x: *const u16,
         /// Its value as x of the next linear, or nothing.
@@ -93,7 +94,8 @@ shared_structs! {
         mixed: i32,
     }
 
-    /// A convolution over the rows of each slice, whose last rows are state, or of whole texts (`kernels/launches/convolve.cu`).
+    /// A convolution over the rows of each slice, whose last rows are state, or of whole texts
+    /// (`kernels/launches/convolve.cu`).
     ConvArgs {
         x: View,
         y: View,
@@ -132,7 +134,8 @@ shared_structs! {
         inverse: i32,
         /// 0, or 1 + the activation of the gate.
         act: i32,
-        /// The gate is some columns of each head of a value, or 0: `gate_len` from `gate_first` on, of every `gate_every`.
+        /// The gate is some columns of each head of a value, or 0: `gate_len` from `gate_first`
+        /// on, of every `gate_every`.
         gate_len: i32,
         gate_every: i32,
         gate_first: i32,
@@ -140,7 +143,7 @@ shared_structs! {
         wide: i32,
         outputs_only: i32,
         gather: i32,
-        /// Of a clamped activation.
+        /// The limit of a clamped activation.
         limit: f32,
         /// In a fused step: the blocks, from the last one on, that other phases use (`place_among`).
         first_block: i32,
@@ -160,7 +163,7 @@ shared_structs! {
         gather: i32,
         /// Formats of bits: all parts or none.
         signs: i32,
-        /// Of a clamped activation.
+        /// The limit of a clamped activation.
         limit: f32,
         part: [Part; MOST_PARTS],
         experts: ExpertArgs,
@@ -172,7 +175,7 @@ shared_structs! {
     FloatLinearArgs {
         w: *const (),
         x: View,
-        /// Of whole rows, or nothing.
+        /// The norm of whole rows, or nothing.
         norm: NormArgs,
         bias: *const f32,
         scale: *const f32,
@@ -182,7 +185,8 @@ shared_structs! {
         /// A `FloatKind`.
         kind: i32,
         outputs_only: i32,
-        /// In a fused step: the block that has the first row, so that neighbouring phases use different blocks; -1 if there are many rows.
+        /// In a fused step: the block that has the first row, so that neighbouring phases use different
+        /// blocks; -1 if there are many rows.
         first_block: i32,
         pad: i32,
         experts: ExpertArgs,
@@ -212,7 +216,7 @@ shared_structs! {
         group: i32,
         width: i32,
         outputs_only: i32,
-        /// Groups that have weights of their own, one after the other; 1 if all share them.
+        /// Groups that have separate weights, one after the other; 1 if all share them.
         weights: i32,
     }
 
@@ -239,7 +243,7 @@ shared_structs! {
         outputs_only: i32,
     }
 
-    /// Of each head: `a_len` columns of a from `a_first` on, and then `b_len` of b.
+    /// Each head has `a_len` columns of a from `a_first` on, and then `b_len` of b.
     JoinHeadsArgs {
         a: View,
         b: View,
@@ -283,9 +287,9 @@ shared_structs! {
         keys: *mut u16,
         /// `[page][kv_head][PAGE_LEN][v_dim]` halves
         values: *mut u16,
-        /// Of splits: sums, then largest scores and weights.
+        /// The results of splits: sums, then largest scores and weights.
         partial: *mut f32,
-        /// Of splits: `[token][kv_head][query group]`
+        /// Counters of arrived splits: `[token][kv_head][query group]`
         arrivals: *mut u32,
         /// In a fused step of several tokens: the result as x of the next linear, or nothing.
         y_half: *mut u16,
@@ -305,7 +309,7 @@ shared_structs! {
         shape: i32,
         /// Groups of the query heads of one key head: a block attends with one.
         groups: i32,
-        /// Of `y_half`: `BYTES_ORDER` or `BITS_ORDER`.
+        /// The order of `y_half`: `BYTES_ORDER` or `BITS_ORDER`.
         y_order: i32,
         /// Scores are times `1 + growth * ln(position / growth_length + 1)`.
         growth: f32,
@@ -314,7 +318,8 @@ shared_structs! {
         windowed: i32,
         /// Keys after a token that it sees: 0 if attention is causal.
         after: i32,
-        /// Scores decrease with the distance of the key by the head's slope, which follows from this number; 0 if they do not.
+        /// Scores decrease with the distance of the key by the head's slope, which follows from this
+        /// number; 0 if they do not.
         alibi: f32,
         pad: i32,
     }
@@ -330,7 +335,7 @@ shared_structs! {
         y: View,
         rate: *const f32,
         bias: *const f32,
-        /// Of a scan, or nothing.
+        /// The arguments of a scan, or nothing.
         skip: *const f32,
         /// `[slot][head][column][row]`
         state: *mut f32,
@@ -449,7 +454,8 @@ impl LinearArgs {
         self.record_bytes() * WARPS.min(self.step_chunks())
     }
 
-    /// Chunks of a row of x as a fused step multiplies it: those of all chosen experts if their results are added.
+    /// Chunks of a row of x as a fused step multiplies it: those of all chosen experts if
+    /// their results are added.
     pub(crate) fn step_chunks(&self) -> usize {
         let matrices = if self.experts.mixed != 0 { self.experts.used } else { 1 };
         (self.chunks * matrices) as usize

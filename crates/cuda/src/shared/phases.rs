@@ -6,15 +6,15 @@ use super::c_text::{KernelArgs, Shared, c_offset, c_size, shared_structs};
 use super::constants::WARPS;
 use super::phase_args::*;
 
-/// Phases in C, behind their arguments.
+/// Phases in C, after their arguments.
 pub(super) fn c_text() -> String {
     [phases(), classes()].concat()
 }
 
 /// The kinds of phases: `Variant(Args) as KIND, field`, the last two in C.
 ///
-/// A small phase is a function `run` of `kernels/phases/small_phases.cuh`; without one the kernels do not compile. A large phase
-/// has its own code in the fused step and its own kernels.
+/// A small phase is a function `run` of `kernels/phases/small_phases.cuh`; without one the kernels do not
+/// compile. A large phase has its own code in the fused step and its own kernels.
 macro_rules! phases {
     (
         small { $($small:ident($small_args:ident) as $small_kind:ident, $small_field:ident;)+ }
@@ -103,8 +103,8 @@ phases! {
 }
 
 shared_structs! {
-    /// In a fused step, the blocks that compute a phase: `count` of them, after the first `first` ones from the last block on
-    /// (`place_among`), which other phases use. All blocks if `count` is 0.
+    /// In a fused step, the blocks that compute a phase: `count` of them, after the first `first` ones from
+    /// the last block on (`place_among`), which other phases use. All blocks if `count` is 0.
     BlockRange {
         count: u16,
         first: u16,
@@ -122,9 +122,10 @@ impl BlockRange {
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 pub(crate) struct RawPhase {
     kind: i32,
-    /// The index of the grid barrier that the phase begins with, from 1 on, or 0: it reads or writes values without tags.
+    /// The index of the grid barrier that the phase begins with, from 1 on, or 0: it reads or
+    /// writes values without tags.
     barrier: i32,
-    /// Of a linear: its index in LINEARS.
+    /// The index of a linear in LINEARS.
     shape: i32,
     range: BlockRange,
     body: [u64; BODY_WORDS],
@@ -147,8 +148,8 @@ impl Default for RawPhase {
 impl KernelArgs for RawPhase {}
 
 impl RawPhase {
-    /// The same phase, which has work for so many warps, on those of `blocks` blocks that do not compute the transform, if they have
-    /// as many.
+    /// The same phase, which has work for `warps` warps, on those of `blocks` blocks that do not compute the
+    /// transform, if they have as many.
     pub(crate) fn apart_from(self, transform: &TransformArgs, warps: usize, blocks: usize) -> RawPhase {
         let used = TransformArgs::blocks(transform.width as usize);
         let others = blocks.saturating_sub(used);

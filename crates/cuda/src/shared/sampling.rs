@@ -28,8 +28,8 @@ shared_constants! {
 }
 
 shared_structs! {
-    /// One row's parameters. `seen`, `bias` and `mask` are indices into the words behind the rows. Pairs are sorted by id;
-    /// those of one id keep their order.
+    /// One row's parameters. `seen`, `bias` and `mask` are indices into the words after the rows. Pairs are
+    /// sorted by id; those of one id keep their order.
     SampleRow {
         what: u32,
         top_k: u32,
@@ -51,8 +51,8 @@ shared_structs! {
         pad: u32,
     }
 
-    /// The arguments of `sample_best` and `sample_draw`. From `arrivals` to `weights` it is scratch for the rows of one
-    /// launch; a run is `RUN` ids.
+    /// The arguments of `sample_best` and `sample_draw`. From `arrivals` to `weights` it is scratch for the
+    /// rows of one launch; a run is `RUN` ids.
     SampleArgs {
         /// Row r of the step at r * stride.
         logits: *const f32,

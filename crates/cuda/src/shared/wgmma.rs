@@ -1,9 +1,10 @@
-//! The products of a warpgroup in C: an instruction names every register of its sums, so the text is written here.
+//! The products of a warpgroup in C: an instruction names every register of its sums, so
+//! the text is written here.
 
 use std::fmt::Write;
 
-/// `Wgmma<tokens>`: 64 rows of halves in registers times `tokens` columns in shared memory, for GPUs that have it; kernels include it as
-/// `host/wgmma.cuh`.
+/// `Wgmma<tokens>`: 64 rows of halves in registers times `tokens` columns in shared memory, for GPUs that
+/// have it; kernels include it as `host/wgmma.cuh`.
 pub(crate) fn wgmma_text(tokens: usize) -> String {
     let sums = tokens / 2;
     let list = |item: &dyn Fn(usize) -> String, of: usize| (0..of).map(item).collect::<Vec<_>>().join(", ");

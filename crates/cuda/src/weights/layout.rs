@@ -1,8 +1,9 @@
 //! The layout of weights on the device.
 //!
-//! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them all: records of
-//! 16 rows by 128 columns with codes in planes of 1, 2, 4 or 8 bits, in the order of the matrix unit's lanes
-//! (`kernels/weights/record.cuh`), then scales and offsets as halves. Matrices of floats have records of halves.
+//! Every integer format is `scale * code + offset` for each group of weights, so one layout serves them
+//! all: records of 16 rows by 128 columns with codes in planes of 1, 2, 4 or 8 bits, in the order of the
+//! matrix unit's lanes (`kernels/weights/record.cuh`), then scales and offsets as halves. Matrices of
+//! floats have records of halves.
 
 use tern_quant::{BF16, F16, Quant};
 
@@ -33,22 +34,23 @@ impl Layout {
     pub(crate) const HALVES: Layout =
         Layout { bits: HALF, low: 0, group: CHUNK, offsets: false, centre: 0, negated: false };
 
-    /// The layout of a format's matrices: of its codes, or of halves for floats of 16 bits. `None` for wider floats and
-    /// formats that cannot be run.
+    /// The layout of a format's matrices: of its codes, or of halves for floats of 16 bits. `None` for wider
+    /// floats and formats that cannot be run.
     pub(crate) fn of(quant: &Quant) -> Option<Layout> {
         if *quant == F16 || *quant == BF16 {
             return Some(Layout::HALVES);
         }
         let codes = quant.codes()?;
         let (least, most) = (i32::from(codes.least), i32::from(codes.most));
-        // with offsets the middle code stands for zero: scale and offset are rounded to halves, and the nearer they are
-        // to the weights the less that costs
+        // with offsets the middle code stands for zero: scale and offset are rounded to halves, and the
+        // nearer they are to the weights the less that costs
         let centre = if codes.offsets { least + (most - least + 1) / 2 } else { 0 };
         let negated = (least, most, codes.offsets) == (-1, 2, false);
         let (least, most) = if negated { (-most, -least) } else { (least, most) };
         let holds = |bits: usize| -1 << (bits - 1) <= least - centre && most - centre < 1 << (bits - 1);
         let (bits, low) = match (least, most) {
-            (-1, 1) if !codes.offsets && codes.step == 2 && codes.group >= CHUNK => (1, 0), // as bits, see `is_signs`
+            // as bits, see `is_signs`
+            (-1, 1) if !codes.offsets && codes.step == 2 && codes.group >= CHUNK => (1, 0),
             _ => [(2, 0), (2, 1), (4, 0), (4, 1), (4, 2)]
                 .into_iter()
                 .find(|(bits, low)| holds(bits + low))

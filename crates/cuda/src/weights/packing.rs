@@ -22,7 +22,8 @@ pub(crate) struct Packing<'a> {
 }
 
 impl Packing<'_> {
-    /// Of a tensor of so many matrices, one below the other; `None` if its format has no layout.
+    /// The packing of a tensor of `matrices` matrices, one below the other; `None` if
+    /// its format has no layout.
     pub(crate) fn new(tensor: &HostTensor, matrices: usize) -> Option<Packing<'_>> {
         let layout = Layout::of(tensor.quant())?;
         // scales that are halves in the file are kept as they are

@@ -26,7 +26,8 @@ impl RecordRow {
             let at = (n / 4 * 32 + self.g * 4 + n % 4) * 16 + self.second * 8;
             let places = record[at..at + 8].as_chunks_mut::<2>().0;
             for (i, x) in four.iter().enumerate() {
-                places[i % 2 * 2 + i / 2] = f16::from_f32(x * factor).to_le_bytes(); // pairs are two columns apart
+                // pairs are two columns apart
+                places[i % 2 * 2 + i / 2] = f16::from_f32(x * factor).to_le_bytes();
             }
         }
     }
@@ -51,7 +52,7 @@ impl Layout {
             _ => each(u8::wrapping_sub, self.centre),
         }
         if self.is_raised() {
-            stored.iter_mut().for_each(|s| *s ^= 2); // also those behind the end of a row: they are zeros
+            stored.iter_mut().for_each(|s| *s ^= 2); // also those after the end of a row: they are zeros
         }
     }
 

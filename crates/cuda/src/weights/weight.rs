@@ -8,7 +8,8 @@ use super::packing::Packing;
 use crate::driver::{Memory, Staging};
 use crate::shared::FloatKind;
 
-/// Matrices of floats with fewer rows stay floats: the products of a few rows take no time, and they may be part of a fused step.
+/// Matrices of floats with fewer rows stay floats: the products of a few rows take no time, and they may be
+/// part of a fused step.
 pub(crate) const FEWEST_PACKED_ROWS: usize = 128;
 
 /// A weight and its memory.
@@ -42,7 +43,8 @@ impl Weight {
         let is_float = tensor.quant().is_float();
         let is_matrix = roles.matrix || roles.experts > 0;
         let is_small = roles.experts == 0 && tensor.rows() < FEWEST_PACKED_ROWS;
-        let packs = !is_float || (is_matrix && !roles.vector && !is_small); // packing reads a whole tensor: only if it is used
+        // packing reads a whole tensor: only if it is used
+        let packs = !is_float || (is_matrix && !roles.vector && !is_small);
         if let Some(packing) = packs.then(|| Packing::new(tensor, roles.experts)).flatten() {
             let tile = packing.tile_bytes();
             let records =

@@ -9,7 +9,8 @@ pub(crate) enum HostPhase {
     Write { index: usize, out: Val },
     /// Rows of x and of the router's logits go to the host.
     Send { x: Val, logits: Val, piece: usize, out: Val },
-    /// The host computes the experts of a piece for the rows that were sent last, and their sum goes to the device.
+    /// The host computes the experts of a piece for the rows that were sent last, and
+    /// their sum goes to the device.
     Receive { piece: usize, out: Val },
 }
 

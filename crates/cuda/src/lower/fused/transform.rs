@@ -31,7 +31,7 @@ pub(crate) struct Transform {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Gate {
     pub(crate) value: Val,
-    /// Of each head of `value`: all columns if it is missing.
+    /// The columns of each head of `value`; all of them if this is missing.
     pub(crate) heads: Option<HeadColumns>,
     pub(crate) act: Activation,
 }
@@ -94,7 +94,8 @@ impl Transform {
         self.is_wide(graph) && norm && self.gate.is_none_or(is_factor)
     }
 
-    /// Whether the norm of groups of `len` columns can be part of it: lanes of a warp have the columns of a group.
+    /// Whether the norm of groups of `len` columns can be part of it: lanes of a warp
+    /// have the columns of a group.
     pub(in crate::lower) fn takes_norm(&self, graph: &Graph, len: usize) -> bool {
         let lanes = len / 8;
         let heads = self.rotation(graph).and_then(|r| Some((r.width(), r.heads?)));
