@@ -65,7 +65,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Measure the perplexity of a model on a text
     Perplexity(PerplexityArgs),
-    /// Write a model without changing its weights: as a GGUF file or a folder of safetensors, in other floats or another layout
+    /// Write a model without changing its weights: as a GGUF file or a folder of safetensors, in other
+    /// floats or another layout
     Convert(ConvertArgs),
     /// Write a model as a GGUF file with quantized weights
     Quantize(QuantizeArgs),
@@ -100,8 +101,8 @@ pub(crate) enum Command {
     },
     /// Show the config file and its settings
     Config,
-    /// Show detected hardware and verify that devices compute correct results; with -m, compare a model on the device with
-    /// the CPU
+    /// Show detected hardware and verify that devices compute correct results; with -m, compare a model on
+    /// the device with the CPU
     Doctor(DoctorArgs),
 }
 
@@ -109,20 +110,20 @@ pub(crate) enum Command {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model and device")]
 pub(crate) struct ModelArgs {
-    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub; `serve` accepts
-    /// several
+    /// Model to run: a name (`tern list`), a file, a folder, or org/repo[:QUANT] on the Hugging Face hub;
+    /// `serve` accepts several
     #[arg(short, long, value_name = "MODEL")]
     pub(crate) model: Vec<String>,
     /// Model org/repo[:QUANT] on the Hugging Face hub (also -hf)
     #[arg(long, value_name = "REPO", conflicts_with = "model")]
     pub(crate) hf: Option<String>,
-    /// Context length in tokens, prompt and answer together; 0 is the trained context, as far as memory allows [default:
-    /// the trained context, at most 8192; `serve`: 0]
+    /// Context length in tokens, prompt and answer together; 0 is the trained context, as far as memory
+    /// allows [default: the trained context, at most 8192; `serve`: 0]
     #[arg(short = 'c', long = "ctx", alias = "max-model-len", value_name = "TOKENS", value_parser = values::context,
         allow_negative_numbers = true)]
     pub(crate) context: Option<usize>,
-    /// Type of the KV cache; int8 and fp8 (GPU only) take half the memory [default: f16, or f32 on the CPU for models with f32
-    /// weights]
+    /// Type of the KV cache; int8 and fp8 (GPU only) take half the memory [default: f16, or f32 on the CPU
+    /// for models with f32 weights]
     #[arg(long, alias = "kv-cache-dtype", value_name = "TYPE", value_enum)]
     pub(crate) kv: Option<KvType>,
     /// CPU threads [default: one per core]
@@ -134,12 +135,13 @@ pub(crate) struct ModelArgs {
     /// Make texts on a GPU independent of other requests, bit for bit, as they always are on the CPU; slower
     #[arg(long)]
     pub(crate) reproducible: bool,
-    /// Where the experts of a mixture of experts are: device; cpu for host memory, where the CPU computes them while a GPU runs
-    /// the rest; cpu:N for those of the first N layers; auto for as few layers in host memory as the GPU requires
+    /// Where the experts of a mixture of experts are: device; cpu for host memory, where the CPU computes
+    /// them while a GPU runs the rest; cpu:N for those of the first N layers; auto for as few layers in host
+    /// memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
     pub(crate) experts: ExpertPlacement,
-    /// Adapter (LoRA) to load with the model: a GGUF file or a folder of PEFT, and a factor on what it adds; may be repeated.
-    /// All of them are used; in `serve` requests choose them by name
+    /// Adapter (LoRA) to load with the model: a GGUF file or a folder of PEFT, and a factor on what it adds;
+    /// may be repeated. All of them are used; in `serve` requests choose them by name
     #[arg(long, value_name = "NAME=FILE[:SCALE]")]
     pub(crate) lora: Vec<AdapterFile>,
     /// Read the file into memory instead of mapping it, so that later changes to the file have no effect
@@ -211,7 +213,8 @@ pub(crate) struct ChatArgs {
     /// System message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// Maximum number of generated tokens per answer; -1 is until it ends or the context is full [default: -1]
+    /// Maximum number of generated tokens per answer; -1 is until it ends or the
+    /// context is full [default: -1]
     #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
         allow_negative_numbers = true)]
     pub(crate) max_tokens: MaxTokens,
@@ -289,8 +292,8 @@ pub(crate) struct ConvertArgs {
     pub(crate) model: String,
     /// GGUF file to write, or a folder of safetensors if the name does not end in .gguf
     pub(crate) out: PathBuf,
-    /// Format of matrices: F32, F16 or BF16, or a layout that holds the same weights, such as TQ2_0 for Q2_0. By default formats are
-    /// kept, and a folder has decoded weights in F32
+    /// Format of matrices: F32, F16 or BF16, or a layout that holds the same weights, such as TQ2_0 for Q2_0.
+    /// By default formats are kept, and a folder has decoded weights in F32
     #[arg(long, value_name = "FORMAT", value_parser = values::recipe)]
     pub(crate) to: Option<&'static Recipe>,
     #[command(flatten)]

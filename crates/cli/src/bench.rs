@@ -86,8 +86,9 @@ impl Bench {
         Ok(())
     }
 
-    /// Decodes `len` tokens of every stream. As in the engine, a step has one token of all streams or of as many as are fastest, in
-    /// turns, and an asynchronous device gets the next step before the current one is done, with the tokens carried over on the device.
+    /// Decodes `len` tokens of every stream. As in the engine, a step has one token of all streams or of as
+    /// many as are fastest, in turns, and an asynchronous device gets the next step before the current one is
+    /// done, with the tokens carried over on the device.
     fn decode(&mut self, position: usize, len: usize) -> CliResult<()> {
         let ahead = self.runner.runs_ahead();
         let mut decoded = vec![0; self.streams];
@@ -139,7 +140,8 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
     let pages_each = longest.div_ceil(PAGE_LEN).max(1);
     let vocab = opened.model.config.vocab;
     let mut backend = args.model.backend()?;
-    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None }; // prefill is not bound by memory
+    // prefill is not bound by memory
+    let bandwidth = if decode > 0 { backend.read_bandwidth() } else { None };
     let step_tokens = backend.info().step_tokens.min(longest.max(1));
     let window = opened.model.graph.window();
     // two steps may be in flight
@@ -213,14 +215,14 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
 /// Bytes that a step of the decode test reads, and the read bandwidth of the device.
 struct Reads {
     weights: u64,
-    /// Of one stream.
+    /// Bytes of the KV cache of one stream.
     kv: u64,
     bandwidth: Option<f64>,
 }
 
 impl Reads {
-    /// All weights except lookup tables and experts that one token does not choose, and the KV cache in the middle of the
-    /// test.
+    /// All weights except lookup tables and experts that one token does not choose, and the KV cache in the
+    /// middle of the test.
     fn new(opened: &OpenedModel, args: &BenchArgs, decode: usize) -> Reads {
         let graph = &opened.model.graph;
         let read = opened.tensors.iter().zip(graph.roles()).zip(graph.experts_used());

@@ -227,7 +227,8 @@ impl Session<'_> {
     }
 }
 
-/// Writes what a command shows to stderr, as all that is not the model's text; control characters are escaped.
+/// Writes what a command shows to stderr, as all that is not the model's text;
+/// control characters are escaped.
 fn show(text: &str) {
     let text = terminal::model_text(text.trim_end(), true).into_owned() + "\n";
     let _ = std::io::stderr().write_all(text.as_bytes());

@@ -1,4 +1,5 @@
-//! `tern doctor`: the hardware of this machine, what is missing, and whether its devices compute correct results.
+//! `tern doctor`: the hardware of this machine, what is missing, and whether its devices
+//! compute correct results.
 
 mod models;
 mod routers;
@@ -22,7 +23,8 @@ use crate::error::{CliError, CliResult};
 
 /// Tolerance for devices that store the scales of weights as f16.
 const F16_SCALES: f32 = 5e-4;
-/// The same if weights become halves in steps of all sizes: scales times codes are rounded once more, by up to 2^-11.
+/// The same if weights become halves in steps of all sizes: scales times codes are rounded
+/// once more, by up to 2^-11.
 const F16_WEIGHTS: f32 = 1e-3;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
@@ -91,7 +93,8 @@ fn kernels(folder: &Path, out: &mut impl Write) -> CliResult<()> {
     Ok(())
 }
 
-/// Threads that test a device: compiling kernels for a GPU takes longer than running them, and the CPU uses all cores itself.
+/// Threads that test a device: compiling kernels for a GPU takes longer than running them, and the
+/// CPU uses all cores itself.
 pub(crate) fn workers(device: Device) -> usize {
     if device == Device::Cpu { 1 } else { tern::threads(None).clamp(1, 8) }
 }

@@ -44,7 +44,7 @@ impl Progress for Bars {
             None => labelled(ProgressBar::new_spinner(), label, "{spinner} {msg} {elapsed}"),
         };
         if !bar.is_hidden() {
-            bar.enable_steady_tick(Duration::from_millis(100)); // by a thread of its own
+            bar.enable_steady_tick(Duration::from_millis(100)); // by a separate thread
         }
         *self.bar.borrow_mut() = Some(bar);
     }

@@ -30,7 +30,8 @@ impl TimedAnswer {
         self.answer.finish.map_or("cancelled", FinishReason::as_str)
     }
 
-    /// `12 prompt tokens at 1,200/s, 180 tokens at 741/s`; the speed of a few tokens says nothing and is omitted.
+    /// `12 prompt tokens at 1,200/s, 180 tokens at 741/s`; the speed of a few tokens
+    /// says nothing and is omitted.
     pub(crate) fn speed(&self) -> String {
         let (prompt, tokens) = (self.answer.prompt_tokens, self.answer.tokens.len());
         let decoded = tokens.saturating_sub(1); // the first token comes with the prompt

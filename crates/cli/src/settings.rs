@@ -22,8 +22,9 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// The name of the default model.
 const MODEL: &str = "model";
-/// The commands whose default model the file and TERN_MODEL set. In the others `--model` asks for more than a default: `embed`
-/// and `rerank` need models of their own kind, `doctor` compares the model, `bench serve` names it in requests.
+/// The commands whose default model the file and TERN_MODEL set. In the others `--model` asks for more than a
+/// default: `embed` and `rerank` need models of other kinds, `doctor` compares the model, `bench serve`
+/// names it in requests.
 const MODEL_COMMANDS: [&str; 7] = ["run", "chat", "serve", "tokenize", "bench", "perplexity", "imatrix"];
 /// Flags of every command.
 const NOT_SET: [&str; 2] = ["help", "version"];
@@ -46,7 +47,8 @@ pub(crate) struct Settings {
     model: Option<String>,
 }
 
-/// Where the file is: TERN_CONFIG, else `tern/config.toml` in the folder of configuration. An empty TERN_CONFIG is no file.
+/// Where the file is: TERN_CONFIG, else `tern/config.toml` in the folder of configuration. An empty
+/// TERN_CONFIG is no file.
 pub(crate) fn path() -> Option<PathBuf> {
     match std::env::var_os("TERN_CONFIG") {
         Some(path) if path.is_empty() => None,
@@ -224,7 +226,8 @@ fn every_command(command: &Command) -> Vec<&Command> {
     [command].into_iter().chain(below).collect()
 }
 
-/// Whether a flag takes values like this; otherwise what it takes. The value itself is parsed with the command line.
+/// Whether a flag takes values like this; otherwise what it takes. The value itself is
+/// parsed with the command line.
 fn check(arg: &Arg, value: &Value) -> Result<(), &'static str> {
     let takes_several = matches!(arg.get_action(), ArgAction::Append);
     match (arg.get_action(), value) {

@@ -1,4 +1,5 @@
-//! Commands that read texts and generate none: tokens, vectors and scores, and what a model predicts of a text.
+//! Commands that read texts and generate none: tokens, vectors and scores, and what a
+//! model predicts of a text.
 
 mod chunks;
 pub(crate) mod embed;

@@ -192,7 +192,8 @@ fn a_model_with_a_nan_fails_with_its_position_in_every_format() {
     }
 }
 
-/// Missing resources are refused with the numbers: no panic, and no process that remains and does not respond.
+/// Missing resources are refused with the numbers: no panic, and no process that
+/// remains and does not respond.
 #[test]
 fn too_many_threads_and_too_much_memory_are_refused() {
     let text = tern(&["run", "-t", "100000", PROMPT]).usage().to_string();

@@ -1,5 +1,5 @@
-//! The documentation lists every command, every flag of the server and of `bench serve`, every sampling parameter and every
-//! route, and the files it names exist.
+//! The documentation lists every command, every flag of the server and of `bench serve`, every sampling
+//! parameter and every route, and the files it names exist.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -82,7 +82,8 @@ fn commands_list_every_flag_of_bench_serve() {
     check_flags(&["bench", "serve"], "docs/commands.md", "\n## bench serve\n");
 }
 
-/// A parameter's row has its names in the first cell, its range in the second one, and its flag in the third one.
+/// A parameter's row has its names in the first cell, its range in the second one, and
+/// its flag in the third one.
 #[test]
 fn api_lists_every_sampling_parameter_with_its_range() {
     let docs = read("docs/api.md");

@@ -1,9 +1,10 @@
-//! Kernels without a GPU: a driver and a compiler that emulate one (`crates/cuda/tests/emulated_gpu`) run small models.
+//! Kernels without a GPU: a driver and a compiler that emulate one
+//! (`crates/cuda/tests/emulated_gpu`) run small models.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Compares small models or ops with the CPU: `right` results, on a GPU with so many multiprocessors.
+/// Compares small models or ops with the CPU: `right` results, on a GPU with `processors` multiprocessors.
 fn compare(name: &str, options: &[&str], processors: &str, right: usize) -> std::io::Result<()> {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
     let compiles = Command::new(&compiler).arg("--version").output().is_ok_and(|out| out.status.success());

@@ -1,4 +1,4 @@
-//! Commands about models that are there or loaded: `show`, `list`, `rm`, `ps`, `stop`, and short names.
+//! Commands about stored and loaded models: `show`, `list`, `rm`, `ps`, `stop`, and short names.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
 mod support;

@@ -1,7 +1,8 @@
 //! What llama.cpp, or `transformers`, said about the same files, position by position, beside what Tern says.
 //!
-//! Fixtures are recorded by `scripts/oracle/llama/models.py` and `scripts/oracle/transformers/bitnet.py`. Models that are not in
-//! the repository are looked for in the folder named by TERN_TEST_DATA and reported as skipped without it.
+//! Fixtures are recorded by `scripts/oracle/llama/models.py` and `scripts/oracle/transformers/bitnet.py`.
+//! Models that are not in the repository are looked for in the folder named by TERN_TEST_DATA and reported as
+//! skipped without it.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 

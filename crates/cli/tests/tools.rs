@@ -178,8 +178,8 @@ fn doctor_compares_a_real_model_with_the_cpu() {
     );
 }
 
-/// With recurrent layers, a turn computes what is new and the last token of the answer before it; without them, from the last
-/// full page on.
+/// With recurrent layers, a turn computes what is new and the last token of the answer before it; without
+/// them, from the last full page on.
 #[test]
 fn bench_turns_counts_computed_tokens() {
     for (shape, want) in [

@@ -38,7 +38,8 @@ pub enum Want {
     Nothing,
     /// A token after the last one. If the request has a constraint, it computes the sample's mask.
     Token(Sample, Option<SharedConstraint>),
-    /// The hidden states of the entry's tokens that this pooling reads, one after the other; for a mean their sum.
+    /// The hidden states of the entry's tokens that this pooling reads, one after the other;
+    /// for a mean their sum.
     Pooled(Pooling),
 }
 

@@ -105,7 +105,7 @@ pub enum EngineError {
     /// The model is broken, or its arithmetic overflowed.
     #[error("the model produced values that are not finite (NaN or infinity) at position {position}")]
     NotFinite {
-        /// Of the token, counted from 0 at the start of the prompt.
+        /// The token's position, counted from 0 at the start of the prompt.
         position: usize,
     },
     /// An internal check failed, so the engine accepts no more work.

@@ -22,9 +22,10 @@ const UNFINISHED_PROMPTS: usize = 8;
 /// How many of the sequences that could decode a token are in a step; the others have
 /// their turn in later steps.
 pub struct StepRules<'a> {
-    /// While one client has more of them than another: of `(all, clients)`, but at least one per client.
+    /// The number while one client has more of them than another, from `(all, clients)`; at least one
+    /// per client.
     pub few: &'a dyn Fn(usize, usize) -> usize,
-    /// Of all, in a step without prompts.
+    /// The number in a step without prompts, from `all`.
     pub size: &'a dyn Fn(usize) -> usize,
 }
 

@@ -31,8 +31,8 @@ impl Access {
         let file = open_regular(path).map_err(io)?;
         let map = match self.copy {
             true => copied(file, path, self.until)?,
-            // SAFETY: the map is read-only and private to this process; a fault after another process truncates the
-            // file is a documented limitation (see `Checkpoint::open`).
+            // SAFETY: the map is read-only and private to this process; a fault after another process
+            // truncates the file is a documented limitation (see `Checkpoint::open`).
             false => unsafe { Mmap::map(&file) }.map_err(|e| not_mapped(&file, e).at(path))?,
         };
         #[cfg(unix)]
@@ -47,7 +47,8 @@ impl Access {
 fn not_mapped(file: &File, error: io::Error) -> FormatError {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"));
-    let limit = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()); // "unlimited" is none
+    // "unlimited" is none
+    let limit = line.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok());
     FormatError::NotMapped(file.metadata().map_or(0, |metadata| metadata.len()), error, limit)
 }
 
@@ -68,7 +69,8 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A copy of the whole file, in anonymous mapped memory: a failed allocation is an error, not an abort as with `Vec`.
+/// A copy of the whole file, in anonymous mapped memory: a failed allocation is an error,
+/// not an abort as with `Vec`.
 fn copied(mut file: File, path: &Path, until: Option<Instant>) -> Result<Mmap, FormatError> {
     let io = |e| FormatError::Io(path.into(), e);
     let bytes = file.metadata().map_err(io)?.len();

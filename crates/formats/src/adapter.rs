@@ -1,7 +1,7 @@
 //! Low-rank adapters (LoRA): GGUF files, and safetensors of PEFT with their `adapter_config.json`.
 //!
-//! An adapter changes linears of a base model: `y += scale * B (A x)`. Both kinds of files become matrices by the name that the
-//! weight has in GGUF files, arranged as it is there.
+//! An adapter changes linears of a base model: `y += scale * B (A x)`. Both kinds of files become matrices by
+//! the name of the weight in GGUF files, with the same order of rows and columns.
 
 use std::path::Path;
 
@@ -52,7 +52,8 @@ impl LowRank {
 }
 
 impl Adapter {
-    /// Opens a GGUF file, a folder of PEFT or its `adapter_model.safetensors`, for a base model with these keys.
+    /// Opens a GGUF file, a folder of PEFT or its `adapter_model.safetensors`, for a
+    /// base model with these keys.
     pub fn open(path: &Path, access: Access, base: &Metadata) -> Result<Adapter, FormatError> {
         let folder = match path.extension() {
             _ if path.is_dir() => Some(path),

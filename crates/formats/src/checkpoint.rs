@@ -48,12 +48,13 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, any shard of a split model, or a folder that contains one model in GGUF or safetensors files. A folder
-    /// of safetensors has the metadata and the tensors that a GGUF file of the same model has.
+    /// Opens a GGUF file, any shard of a split model, or a folder that contains one model in GGUF
+    /// or safetensors files. A folder of safetensors has the metadata and the tensors that a GGUF
+    /// file of the same model has.
     ///
-    /// The file is mapped: only the header is read, whatever the size of the model. If another process truncates a
-    /// mapped file, the next read of the lost part ends the process with SIGBUS; replacing a file by renaming another
-    /// over it is safe, and so is [`Access::copy`].
+    /// The file is mapped: only the header is read, whatever the size of the model. If another process
+    /// truncates a mapped file, the next read of the lost part ends the process with SIGBUS; replacing a file
+    /// by renaming another over it is safe, and so is [`Access::copy`].
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
         Self::open_as(path, Access::default())
     }

@@ -54,8 +54,8 @@ pub struct ConvertedFile {
 }
 
 impl<'a> Conversion<'a> {
-    /// The model as it is, in one file. Codes with zero points, which GGUF files do not have, become codes with offsets, or without
-    /// any if they are symmetric.
+    /// The model as it is, in one file. Codes with zero points, which GGUF files do not have, become codes
+    /// with offsets, or without any if they are symmetric.
     pub fn unchanged(model: &Checkpoint) -> Conversion<'a> {
         let format = |tensor: &Tensor| match has_zero_points(tensor.quant) {
             true if is_symmetric(tensor) => &Q4_0,
@@ -72,7 +72,8 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Writes the model to `out`, checks the file and returns what it has. `progress` gets the bytes of the model that are done.
+    /// Writes the model to `out`, checks the file and returns what it has. `progress` gets the bytes of the
+    /// model that are done.
     ///
     /// ```no_run
     /// use tern_formats::{Checkpoint, Conversion};
@@ -134,7 +135,8 @@ impl<'a> Conversion<'a> {
         }
     }
 
-    /// Writes a file and returns its size and the hash of each tensor. `progress` gets the bytes of each tensor.
+    /// Writes a file and returns its size and the hash of each tensor. `progress` gets
+    /// the bytes of each tensor.
     fn write_tensors(
         &self,
         model: &Checkpoint,
@@ -221,8 +223,8 @@ fn is_symmetric(tensor: &Tensor) -> bool {
     tensor.data().chunks_exact(tensor.quant.block_bytes()).all(|block| block[4] == MIDDLE)
 }
 
-/// Blocks with a zero point as blocks of [`Q4_0`], if it is the middle, or of [`Q4_1`]: the same codes, with scales and offsets rounded
-/// to f16.
+/// Blocks with a zero point as blocks of [`Q4_0`], if it is the middle, or of [`Q4_1`]: the same codes, with
+/// scales and offsets rounded to f16.
 fn without_zero_points(from: &Quant, to: &Quant, data: &[u8]) -> Result<bytes::Bytes, EncodeError> {
     let mut out =
         Vec::with_capacity(data.len() / from.block_bytes() * from.block_len / 32 * to.block_bytes());

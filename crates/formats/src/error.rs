@@ -25,7 +25,8 @@ pub enum FormatError {
     /// The memory for a copy could not be allocated: the bytes, and the system's error.
     #[error("cannot allocate {0} bytes for a copy of the file: {1}")]
     NoMemory(u64, #[source] io::Error),
-    /// The file could not be mapped: its bytes, the system's error, and the limit of the address space if there is one.
+    /// The file could not be mapped: its bytes, the system's error, and the limit of the
+    /// address space if there is one.
     #[error("cannot map the {0} bytes of the file: {1}{limit}", limit = limited(.2))]
     NotMapped(u64, #[source] io::Error, Option<u64>),
     /// The bytes could not be locked in memory: the bytes, and the system's error.
@@ -53,7 +54,7 @@ pub enum FormatError {
     /// A tensor that cannot be converted: its name, why not.
     #[error("{name}: {1}", name = shown(.0))]
     Conversion(String, #[source] ConversionError),
-    /// A path that a file cannot replace: the path, what is there.
+    /// A path that a file cannot replace: the path, what it names.
     #[error("{path} is {1}: want the name of a file", path = .0.display())]
     NotReplaceable(PathBuf, &'static str),
     /// Nothing was written to the path.

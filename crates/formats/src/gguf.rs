@@ -1,4 +1,5 @@
-//! GGUF, versions 2 and 3, little-endian: reading headers, recognising dialects of type ids, and writing files.
+//! GGUF, versions 2 and 3, little-endian: reading headers, recognising dialects of
+//! type ids, and writing files.
 //!
 //! ```text
 //! "GGUF" | u32 version | u64 tensors | u64 pairs | pairs | tensor infos | padding | data

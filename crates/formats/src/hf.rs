@@ -1,8 +1,8 @@
-//! A Hugging Face folder as a checkpoint: `config.json` becomes the keys, and safetensors become the tensors, of a GGUF file of the
-//! same model.
+//! A Hugging Face folder as a checkpoint: `config.json` becomes the keys, and safetensors become the tensors,
+//! of a GGUF file of the same model.
 //!
-//! There is one table per architecture (`families`), so that nothing else of a model is written twice. Rearranged tensors are
-//! computed when they are read, others are slices of the files.
+//! There is one table per architecture (`families`), so that nothing else of a model is written twice.
+//! Rearranged tensors are computed when they are read, others are slices of the files.
 
 mod config;
 mod export;

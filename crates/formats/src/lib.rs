@@ -6,8 +6,8 @@
 //! # Ok::<(), tern_formats::FormatError>(())
 //! ```
 //!
-//! Files are untrusted: every count, length and offset is checked against the size of the file before it is used, and
-//! each violation is a [`FormatError`] with a one-sentence message.
+//! Files are untrusted: every count, length and offset is checked against the size of the file before it is
+//! used, and each violation is a [`FormatError`] with a one-sentence message.
 
 mod access;
 mod adapter;

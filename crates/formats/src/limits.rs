@@ -1,9 +1,10 @@
-//! Limits of what a file declares: far above those of real models, and low enough that reading a hostile file takes seconds and
-//! little memory.
+//! Limits of what a file declares: far above those of real models, and low enough that reading a hostile file
+//! takes seconds and little memory.
 
 use crate::FormatError;
 
-/// Tensors of a model in all of its files. The most in known models are some 300,000, of 400 experts in 60 layers.
+/// Tensors of a model in all of its files. The most in known models are some 300,000, of
+/// 400 experts in 60 layers.
 pub(crate) const MAX_TENSORS: u64 = 1 << 20;
 /// Keys of a GGUF file; usual are 30 to 60.
 pub(crate) const MAX_KEYS: u64 = 1 << 16;

@@ -1,7 +1,7 @@
 //! One safetensors file: a JSON header with the dtype, shape and range of each tensor, then the data.
 //!
-//! The header is parsed here and not by the `safetensors` crate: its errors name neither the tensor nor both numbers, and it has no
-//! dtypes of quantised checkpoints that it does not know itself.
+//! The header is parsed here and not by the `safetensors` crate: its errors name neither the tensor nor both
+//! numbers, and it has no dtypes of quantised checkpoints that it does not know itself.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -100,7 +100,8 @@ pub(crate) fn read(bytes: &Bytes) -> Result<Vec<Entry>, FormatError> {
     Ok(entries.into_iter().map(entry).collect())
 }
 
-/// Reads the object of a header, one tensor after the other: as JSON values, all of them would need ten times the bytes.
+/// Reads the object of a header, one tensor after the other: as JSON values, all of them would
+/// need ten times the bytes.
 struct Places {
     /// Bytes of data in the file.
     available: u64,

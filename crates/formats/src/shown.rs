@@ -6,8 +6,8 @@ use std::fmt::Write;
 /// Longest displayed string, in characters.
 const MAX_CHARS: usize = 160;
 
-/// A string of a file for display: control characters are escaped, and a long string is truncated and followed by its
-/// length.
+/// A string of a file for display: control characters are escaped, and a long string is truncated and
+/// followed by its length.
 ///
 /// ```
 /// use tern_formats::shown;

@@ -1,7 +1,8 @@
 //! A folder beside an output, in which it is written until it is complete.
 //!
-//! Its name has a random part and it is created exclusively, so that no other folder is used or removed, and runs with the same
-//! output do not share one. It is locked while its process lives: a folder that can be locked was left by a process that was killed.
+//! Its name has a random part and it is created exclusively, so that no other folder is used or removed, and
+//! runs with the same output do not share one. It is locked while its process lives: a folder that can be
+//! locked was left by a process that was killed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};

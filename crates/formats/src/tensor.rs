@@ -77,8 +77,8 @@ impl Tensor {
         matches!(self.data, Data::Mapped(_))
     }
 
-    /// All blocks and the format's tail: a slice of the file, or computed by this call. There is no alignment guarantee, so read
-    /// it bytewise.
+    /// All blocks and the format's tail: a slice of the file, or computed by this call. There is no alignment
+    /// guarantee, so read it bytewise.
     pub fn data(&self) -> Bytes {
         match &self.data {
             Data::Mapped(bytes) => bytes.clone(),
@@ -86,8 +86,8 @@ impl Tensor {
         }
     }
 
-    /// The same as [`Self::data`], with an error if the system refuses the memory for computed bytes, or if there are others than
-    /// the shape needs.
+    /// The same as [`Self::data`], with an error if the system refuses the memory for computed bytes, or if
+    /// there are others than the shape needs.
     pub fn read(&self) -> Result<Bytes, TensorError> {
         let Data::Computed(bytes, make) = &self.data else { return Ok(self.data()) };
         // what computes the bytes allocates as many, and cannot return a refusal

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use crate::FormatError;
 use crate::staging::{Staging, sync_folder};
 
-/// Writes a file in a folder beside its final name, and moves it there if both closures succeed: `write` fills it, `check` looks at
-/// what is there. Nothing is left of a file that failed, and runs with the same path do not disturb each other: the last one that
-/// finishes gives the file its content.
+/// Writes a file in a folder beside its final name, and moves it there if both closures succeed: `write`
+/// fills it, `check` reads the result. Nothing is left of a file that failed, and runs with the same
+/// path do not disturb each other: the last one that finishes gives the file its content.
 ///
 /// ```
 /// let folder = tempfile::tempdir().unwrap();
@@ -31,8 +31,8 @@ pub fn write_whole_file<T>(
     all.pop().ok_or_else(|| FormatError::NothingWritten(path.into()))
 }
 
-/// The same for several files, which are checked together: `write` fills file `i`, `check` gets what it returned for all and the
-/// path of the first. The folder is named after `name`.
+/// The same for several files, which are checked together: `write` fills file `i`, `check` gets what it
+/// returned for all and the path of the first. The folder is named after `name`.
 pub(crate) fn write_whole_files<T>(
     name: &Path,
     paths: &[PathBuf],

@@ -18,8 +18,8 @@ pub use step::{Carried, Output, OutputRow, Slice, Step, StepOutput};
 pub trait Backend: Send {
     /// Name and memory of the device.
     fn info(&self) -> DeviceInfo;
-    /// Takes a tensor: keeps the mapped bytes, or uploads and repacks them for its roles ([`Graph::roles`]). The work
-    /// is done when it returns.
+    /// Takes a tensor: keeps the mapped bytes, or uploads and repacks them for its roles ([`Graph::roles`]).
+    /// The work is done when it returns.
     fn store(&mut self, tensor: &HostTensor, roles: Roles) -> Result<Buffer>;
     /// Reserves memory that steps write to.
     fn reserve(&mut self, what: &Reserve) -> Result<Buffer>;
@@ -45,7 +45,8 @@ pub trait Backend: Send {
         false
     }
 
-    /// What computes the values of [`crate::Op::HostExperts`] in steps of programs that are compiled from now on.
+    /// What computes the values of [`crate::Op::HostExperts`] in steps of programs that
+    /// are compiled from now on.
     fn set_host_ops(&mut self, _ops: HostOpsHandle) -> Result<()> {
         Err(BackendError::Unsupported(format!("{} does not run ops on the host", self.info().name)))
     }
@@ -55,13 +56,14 @@ pub trait Backend: Send {
         Ok(())
     }
 
-    /// The largest steps that a program runs in a faster way than larger ones, in tokens: one token more may make all slower.
+    /// The largest steps that a program runs in a faster way than larger ones, in tokens: one token
+    /// more may make all slower.
     fn step_borders(&self, _program: Program) -> Vec<usize> {
         vec![]
     }
 
-    /// Whether all steps run the program with adapters, once there are some: results do not depend on other sequences, and
-    /// those of the program without adapters have other bits.
+    /// Whether all steps run the program with adapters, once there are some: results do not depend on other
+    /// sequences, and those of the program without adapters have other bits.
     fn adapts_all_steps(&self) -> bool {
         false
     }

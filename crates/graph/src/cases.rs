@@ -153,8 +153,8 @@ impl Case {
         Ok(self.distance(&self.run(backend)?, &self.run(&mut Reference::new())?))
     }
 
-    /// Relative distance of this case's results. Rows with a value that is not finite are not compared further, but both
-    /// sides must have one: the distance is infinite otherwise.
+    /// Relative distance of this case's results. Rows with a value that is not finite are not compared
+    /// further, but both sides must have one: the distance is infinite otherwise.
     pub fn distance(&self, got: &[f32], want: &[f32]) -> f32 {
         let width = self.graph.nodes.last().map_or(1, |node| node.value.width);
         let rows = got.chunks(width).zip(want.chunks(width));
@@ -225,7 +225,8 @@ fn tolerance(quant: &Quant) -> f32 {
     }
 }
 
-/// The same for a step of `tokens`: a backend may round the activations of a few tokens to halves of ten bits.
+/// The same for a step of `tokens`: a backend may round the activations of a few
+/// tokens to halves of ten bits.
 fn step_tolerance(quant: &Quant, tokens: usize) -> f32 {
     if (2..=4).contains(&tokens) { tolerance(quant).max(8e-4) } else { tolerance(quant) }
 }

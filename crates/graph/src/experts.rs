@@ -1,4 +1,5 @@
-//! Mixtures of experts: their ops, which experts compute a token, and experts that the host computes in its own memory.
+//! Mixtures of experts: their ops, which experts compute a token, and experts that the host
+//! computes in its own memory.
 
 mod expert_split;
 mod host_experts;

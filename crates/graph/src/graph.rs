@@ -235,8 +235,8 @@ impl Graph {
         self.nodes.last().map_or(0, |n| n.value.width)
     }
 
-    /// The same model up to the input of its last matrix: the hidden state of each requested row. It declares the same
-    /// weights. `None` without such a matrix.
+    /// The same model up to the input of its last matrix: the hidden state of each requested row. It declares
+    /// the same weights. `None` without such a matrix.
     pub fn hidden(&self) -> Option<Graph> {
         let head = self.nodes.iter().rev().find_map(|n| match n.op {
             Op::Linear { x, .. } => Some(x),
@@ -247,7 +247,8 @@ impl Graph {
         graph.value(head).outputs_only.then_some(graph)
     }
 
-    /// The keys that any reader of a KV layer sees, one entry per layer: the largest window, or `None` if one sees all.
+    /// The keys that any reader of a KV layer sees, one entry per layer: the largest window,
+    /// or `None` if one sees all.
     pub fn windows(&self) -> Vec<Option<usize>> {
         let mut windows = vec![Some(0); self.kv.len()];
         for node in &self.nodes {

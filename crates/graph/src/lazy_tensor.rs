@@ -8,7 +8,8 @@ use tern_quant::Quant;
 
 use crate::{HostTensor, WeightError};
 
-/// A weight with a known format and shape, whose bytes are there already or are made on request. Cloning shares them.
+/// A weight with a known format and shape, whose bytes are there already or are made on
+/// request. Cloning shares them.
 #[derive(Clone)]
 pub struct LazyTensor {
     name: String,
@@ -28,7 +29,8 @@ enum Source {
 }
 
 impl LazyTensor {
-    /// A tensor of `[rows, cols]` weights; `make` returns as many bytes as they need. Refuses rows that are not whole blocks.
+    /// A tensor of `[rows, cols]` weights; `make` returns as many bytes as they need. Refuses rows
+    /// that are not whole blocks.
     ///
     /// ```
     /// use tern_graph::{LazyTensor, WeightError};

@@ -1,5 +1,5 @@
-//! A model as a device sees it: a [`Graph`] of ops about as large as the steps of a transformer layer, the [`Backend`]
-//! interface that runs it, and the slow [`Reference`] that defines the right result.
+//! A model as a device sees it: a [`Graph`] of ops about as large as the steps of a transformer layer, the
+//! [`Backend`] interface that runs it, and the slow [`Reference`] that defines the right result.
 
 mod backend;
 pub mod cases;

@@ -34,14 +34,16 @@ pub enum Op {
     Embed { table: WeightId, scale: f32 },
     /// `x` plus a row of `table`: that of the token's position, or its first one. `[tokens, cols(table)]`
     AddRow { x: Val, table: WeightId, row: TableRow },
-    /// Normalises each group of `len` columns, whole rows or each head of a row; without a weight the factor is 1.
+    /// Normalises each group of `len` columns, whole rows or each head of a row; without
+    /// a weight the factor is 1.
     Norm { x: Val, len: usize, weight: Option<WeightId>, bias: Option<WeightId>, eps: f32, kind: NormKind },
     /// `x * weight^T * scale + bias`. `[rows, rows(weight)]`
     Linear { x: Val, weight: WeightId, scale: Option<WeightId>, bias: Option<WeightId> },
     /// Rotates pairs inside each head by position times the table's frequencies.
     Rope { x: Val, head_dim: usize, style: RopeStyle, table: usize },
-    /// Stores keys and values at the tokens' positions in KV layer `layer`, then attends; without any, attends to those that
-    /// an earlier node has stored. A head's sink is one more score, without a value. `[tokens, heads * v_dim]`
+    /// Stores keys and values at the tokens' positions in KV layer `layer`, then attends; without any,
+    /// attends to those that an earlier node has stored. A head's sink is one more score, without a value.
+    /// `[tokens, heads * v_dim]`
     Attend { q: Val, kv: Option<KeysAndValues>, layer: usize, args: Attention, sinks: Option<WeightId> },
     /// A function of each value.
     Apply { x: Val, function: Function },
@@ -49,8 +51,9 @@ pub enum Op {
     Gated { gate: Val, up: Val, act: Activation },
     /// The experts of each token: ids, as floats, and then their weights. `[tokens, 2 * used]`
     Route { logits: Val, bias: Option<WeightId>, args: Routing },
-    /// A linear per chosen expert, side by side: `x * weight[e]^T * scale[e] + bias[e]`, of the same `x` or of one part of
-    /// it per expert. Without a route, each part has the matrix at its place. `[tokens, used * rows(weight[e])]`
+    /// A linear per chosen expert, side by side: `x * weight[e]^T * scale[e] + bias[e]`, of the same `x` or
+    /// of one part of it per expert. Without a route, each part has the matrix at its place.
+    /// `[tokens, used * rows(weight[e])]`
     ExpertLinear {
         x: Val,
         route: Option<Val>,
@@ -66,17 +69,20 @@ pub enum Op {
     Scale { x: Val, by: f32 },
     /// `cap * tanh(x / cap)`
     SoftCap { x: Val, cap: f32 },
-    /// Each `rank` columns belong to an adapter: times the scale with which the row's sequence uses it, and 0 if it does not.
+    /// Each `rank` columns belong to an adapter: times the scale with which the row's sequence uses
+    /// it, and 0 if it does not.
     ScaleAdapters { x: Val, rank: usize },
     /// Columns `start .. start + len` of `x`.
     Columns { x: Val, start: usize, len: usize },
-    /// Columns `start .. start + len` of each `every` columns of `x`: a part of each head. `[tokens, heads * len]`
+    /// Columns `start .. start + len` of each `every` columns of `x`: a part of each head.
+    /// `[tokens, heads * len]`
     HeadColumns { x: Val, every: usize, start: usize, len: usize },
     /// `heads` heads, each a head of `a` followed by one of `b`. `[tokens, cols(a) + cols(b)]`
     JoinHeads { a: Val, b: Val, heads: usize },
-    /// A convolution of each column with its own taps, one row of `weight` per column; plus a bias, and then SiLU if `silu`. It
-    /// is causal, the last tap for the token itself, and state layer `layer` has the rows before; or, without a layer, the tap in
-    /// the middle is for the token itself, and rows beyond the text are zeros. `[tokens, cols(x)]`
+    /// A convolution of each column with its own taps, one row of `weight` per column; plus a bias, and then
+    /// SiLU if `silu`. It is causal, the last tap for the token itself, and state layer `layer` has the rows
+    /// before; or, without a layer, the tap in the middle is for the token itself, and rows beyond the text
+    /// are zeros. `[tokens, cols(x)]`
     Conv { x: Val, weight: WeightId, bias: Option<WeightId>, layer: Option<usize>, silu: bool },
     /// A gated delta rule, see [`DeltaRule`]. `[tokens, v_heads * v_dim]`
     Delta { qkv: Val, decay: Val, beta: Val, weights: DeltaWeights, layer: usize, args: DeltaRule },
@@ -90,10 +96,11 @@ pub enum Op {
     Outputs { x: Val },
     /// Rows that are given with the step (`Step::inputs`). `[tokens, width]`
     Input { index: usize },
-    /// Experts that the host computes while a device runs the step: route, linears and mix of a piece (`ExpertSplit`).
-    /// `[tokens, cols(x)]`
+    /// Experts that the host computes while a device runs the step: route, linears and mix of a piece
+    /// (`ExpertSplit`). `[tokens, cols(x)]`
     HostExperts { x: Val, logits: Val, piece: usize },
-    /// The mean of the rows of a sequence up to each row that the step requests; sequences are whole. `[outputs, cols(x)]`
+    /// The mean of the rows of a sequence up to each row that the step requests; sequences are whole.
+    /// `[outputs, cols(x)]`
     Means { x: Val },
 }
 
@@ -211,7 +218,7 @@ impl Function {
     }
 }
 
-/// GELU by the error function, whose series converges fast enough where it is not 1 in f32.
+/// GELU by the error function, whose series converges fast enough wherever the function is not 1 in f32.
 fn gelu(x: f32) -> f32 {
     let z = f64::from(x) * std::f64::consts::FRAC_1_SQRT_2;
     let erf = if z.abs() < 4.0 {
@@ -252,9 +259,11 @@ pub struct Attention {
     pub v_dim: usize,
     /// Factor on the scores.
     pub scale: f32,
-    /// A query sees no keys after it; otherwise it sees all tokens of its sequence, which must be in one step.
+    /// A query sees no keys after it; otherwise it sees all tokens of its sequence,
+    /// which must be in one step.
     pub causal: bool,
-    /// Keys visible to a query, itself included; `None` is all. Without a causal order, half of them on each side.
+    /// Keys visible to a query, itself included; `None` is all. Without a causal order,
+    /// half of them on each side.
     pub window: Option<usize>,
     /// `cap * tanh(score / cap)` on the scaled scores.
     pub softcap: Option<f32>,
@@ -311,7 +320,8 @@ impl Attention {
     /// What a head's score loses per position of distance.
     pub fn slope(&self, head: usize) -> f32 {
         let Some(alibi) = self.alibi else { return 0.0 };
-        let power = 1 << self.heads.ilog2(); // heads beyond a power of two have slopes between those of the others
+        // heads beyond a power of two have slopes between those of the others
+        let power = 1 << self.heads.ilog2();
         if head < power {
             (-alibi * (head + 1) as f32 / power as f32).exp2()
         } else {

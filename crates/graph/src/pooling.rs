@@ -1,4 +1,5 @@
-//! Pooling: how the rows of a text's tokens become its result, the same enum from the flag and the file to the runner.
+//! Pooling: how the rows of a text's tokens become its result, the same enum from the flag
+//! and the file to the runner.
 
 use std::fmt;
 use std::ops::Range;
@@ -40,7 +41,8 @@ impl Pooling {
         }
     }
 
-    /// What remains to be done with the rows of a graph that pools texts itself: a mean is the row of every token.
+    /// What remains to be done with the rows of a graph that pools texts itself: a mean
+    /// is the row of every token.
     pub fn after_graph(self) -> Pooling {
         match self {
             Pooling::Mean => Pooling::Last,
@@ -48,7 +50,8 @@ impl Pooling {
         }
     }
 
-    /// Whether a text must be in one step even if the model could read it in parts: its rows are not joined over steps.
+    /// Whether a text must be in one step even if the model could read it in parts: its rows
+    /// are not joined over steps.
     pub fn needs_one_step(self) -> bool {
         matches!(self, Pooling::None | Pooling::Cls)
     }

@@ -207,7 +207,8 @@ impl Reference {
                     for (row, adapters) in out.chunks_mut(width(*x)).zip(rows) {
                         for (adapter, columns) in row.chunks_mut(*rank).enumerate() {
                             let scale = adapters.scale(adapter);
-                            // not a product with 0, which would be NaN for values of other adapters that are not finite
+                            // not a product with 0, which would be NaN for values of other
+                            // adapters that are not finite
                             columns.iter_mut().for_each(|x| *x = if scale == 0.0 { 0.0 } else { *x * scale });
                         }
                     }

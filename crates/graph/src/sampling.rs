@@ -1,4 +1,5 @@
-//! From a row of logits to a token: the parameters of a request, what changes from token to token, and the choice itself.
+//! From a row of logits to a token: the parameters of a request, what changes from token to
+//! token, and the choice itself.
 
 mod choice;
 mod dry;

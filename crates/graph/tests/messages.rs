@@ -290,7 +290,8 @@ fn steps_that_do_not_fit() {
     assert_eq!(message([&[0, 2], &[0]]), Err("page 2 is outside the 2 reserved for windows".into()));
 }
 
-/// Logits that are the embedding of a token itself: the best token after any is the one with the largest column.
+/// Logits that are the embedding of a token itself: the best token after any is the one
+/// with the largest column.
 #[test]
 fn a_carried_token_is_the_one_that_the_step_before_sampled() {
     let mut graph = Graph::new();

@@ -1,4 +1,5 @@
-//! Adapters on a model: each matrix is checked against the linear that it changes, and those of all adapters are stacked.
+//! Adapters on a model: each matrix is checked against the linear that it changes, and those of
+//! all adapters are stacked.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -43,7 +44,7 @@ impl Model {
     /// The weight of the linear that matrices of an adapter are for.
     fn adapted_weight(&self, weight: &str, low_rank: &LowRank) -> Result<&str, String> {
         let linears: HashSet<&str> = self.weights_of(|op| matches!(op, Op::Linear { .. }));
-        // a model without a head of its own uses the embedding table again
+        // a model without a separate head uses the embedding table again
         let tied = weight == "output.weight" && !linears.contains(weight);
         let name = if tied { "token_embd.weight" } else { weight };
         let experts = self.weights_of(|op| matches!(op, Op::ExpertLinear { .. }));

@@ -15,7 +15,8 @@ pub struct Arch {
     pub synthetic: Synthetic,
 }
 
-/// What files of an architecture have beyond what all decoders have, for models made from a [`Shape`](crate::Shape).
+/// What files of an architecture have beyond what all decoders have, for models made from a
+/// [`Shape`](crate::Shape).
 #[derive(Debug)]
 pub struct Synthetic {
     /// The one whose tensors, keys and means it has too.
@@ -30,7 +31,8 @@ pub struct Synthetic {
     pub means: &'static [(&'static str, f32)],
     /// Its norms are layer norms.
     pub has_layer_norms: bool,
-    /// Size of the embeddings, and so of the logits: with the factors of the architecture, layers must still matter.
+    /// Size of the embeddings, and so of the logits: with the factors of the architecture,
+    /// layers must still matter.
     pub embedding_gain: f32,
     /// Columns of the blocks in which matrices are rotated, if the file has rotated ones.
     pub rotated: Option<usize>,

@@ -100,8 +100,8 @@ impl<'a> Build<'a> {
         Ok(self.graph.embed(table, scale))
     }
 
-    /// The final norm and the head; a file without `output.weight` uses the embedding table again, and one with a classifier has
-    /// that instead.
+    /// The final norm and the head; a file without `output.weight` uses the embedding table again, and one
+    /// with a classifier has that instead.
     pub(crate) fn head(&mut self, x: Val) -> Result<Val, ModelError> {
         let x = self.graph.outputs(x);
         let x = self.last_norm(x)?;
@@ -113,7 +113,7 @@ impl<'a> Build<'a> {
         self.linear(x, name, self.config.vocab)
     }
 
-    /// The norm behind the layers. Files of LFM2 have another name for it.
+    /// The norm after the layers. Files of LFM2 have another name for it.
     pub(crate) fn last_norm(&mut self, x: Val) -> Result<Val, ModelError> {
         let norm = if self.has("token_embd_norm.weight") { "token_embd_norm" } else { "output_norm" };
         self.norm(x, norm, self.config.width)

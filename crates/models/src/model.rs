@@ -118,8 +118,8 @@ impl Model {
         Ok((model, tensors))
     }
 
-    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file, or are made when they are
-    /// stored.
+    /// The graph's weights from a checkpoint, in order. Nothing is read yet: they are views of the file, or
+    /// are made when they are stored.
     pub fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<LazyTensor>, ModelError> {
         let known: std::collections::HashSet<&str> =
             self.graph.weights.iter().map(|w| w.name.as_str()).collect();

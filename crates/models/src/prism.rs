@@ -1,4 +1,5 @@
-//! Files whose matrices are stored rotated (Bonsai 2): the `prism.hadamard.*` keys become rotations of weights.
+//! Files whose matrices are stored rotated (Bonsai 2): the `prism.hadamard.*` keys
+//! become rotations of weights.
 
 use std::collections::BTreeSet;
 

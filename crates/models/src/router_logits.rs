@@ -29,8 +29,8 @@ pub struct Router {
 }
 
 impl Model {
-    /// The model up to its last router, with the logits and choices of all routers as its result; none if it has no router. Only
-    /// routers with a row per token count.
+    /// The model up to its last router, with the logits and choices of all routers as its result; none if it
+    /// has no router. Only routers with a row per token count.
     pub fn router_logits(&self) -> Result<Option<RouterLogits>, GraphError> {
         let (mut graph, mut routers, mut joined) = (self.graph.clone(), vec![], vec![]);
         let (mut width, mut end) = (0, 0);

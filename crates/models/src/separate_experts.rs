@@ -1,4 +1,5 @@
-//! Old files with one tensor per expert, `blk.0.ffn_gate.3.weight`: they are joined into one, `blk.0.ffn_gate_exps.weight`.
+//! Old files with one tensor per expert, `blk.0.ffn_gate.3.weight`: they are joined into one,
+//! `blk.0.ffn_gate_exps.weight`.
 
 use tern_formats::{Checkpoint, TensorError};
 use tern_graph::{LazyTensor, Weight};
@@ -13,7 +14,7 @@ pub(crate) struct ExpertName {
 }
 
 impl ExpertName {
-    /// Of `blk.0.ffn_gate.3.weight`.
+    /// Parses a name such as `blk.0.ffn_gate.3.weight`.
     pub(crate) fn parse(name: &str) -> Option<ExpertName> {
         let (part, expert) = name.strip_suffix(".weight")?.rsplit_once('.')?;
         let is_expert = ["ffn_gate", "ffn_up", "ffn_down"].iter().any(|matrix| part.ends_with(matrix));

@@ -1,4 +1,5 @@
-//! Adapters on tiny models: logits that `transformers` and PEFT computed, steps that mix adapters, and refused files.
+//! Adapters on tiny models: logits that `transformers` and PEFT computed, steps that mix
+//! adapters, and refused files.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod recorded;
@@ -194,7 +195,7 @@ impl Mixed {
         Mixed { backend, plain, adapted }
     }
 
-    /// The logits of sequences of so many tokens in one step, each with its adapters.
+    /// The logits of sequences in one step, each with its number of tokens and its adapters.
     fn step(&mut self, sequences: &[(usize, &[f32])], plain: bool) -> Vec<Vec<Vec<f32>>> {
         let mut step = Step::default();
         for (i, (len, scales)) in sequences.iter().enumerate() {

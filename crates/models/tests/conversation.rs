@@ -1,4 +1,5 @@
-//! A conversation with hybrid models on the CPU: every turn continues from a snapshot and says the same as without one.
+//! A conversation with hybrid models on the CPU: every turn continues from a snapshot and says
+//! the same as without one.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tern_cpu::Cpu;
@@ -50,7 +51,8 @@ fn check(shape: &Shape) {
     let mut history: Vec<u32> = tokens(HISTORY, 1).collect();
     for turn in 0..TURNS {
         let (text, cached) = answer(&remembering, &history);
-        let new = if turn == 0 { HISTORY } else { QUESTION + 1 }; // the last token of an answer is not computed in it
+        // the last token of an answer is computed in the next turn
+        let new = if turn == 0 { HISTORY } else { QUESTION + 1 };
         assert_eq!(history.len() - cached, new, "{}: turn {turn}", shape.name);
         if turn % 3 == 2 {
             assert_eq!(

@@ -1,4 +1,5 @@
-//! Encoders and rerankers: as llama.cpp, transformers and the reference compute them, alone and many texts in one step.
+//! Encoders and rerankers: as llama.cpp, transformers and the reference compute them, alone
+//! and many texts in one step.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use serde::Deserialize;
@@ -13,7 +14,8 @@ const PAGE_LEN: usize = 32;
 /// Tokens of a step at most.
 const STEP: usize = 256;
 
-/// A recorded text, see `scripts/oracle/llama/models.py embed` and `scripts/oracle/transformers/bert_scores.py`.
+/// A recorded text, see `scripts/oracle/llama/models.py embed` and
+/// `scripts/oracle/transformers/bert_scores.py`.
 #[derive(Deserialize)]
 struct Text {
     tokens: Vec<u32>,

@@ -1,4 +1,5 @@
-//! Folders of safetensors: tiny models of every architecture have the logits that `transformers` computed for them.
+//! Folders of safetensors: tiny models of every architecture have the logits that
+//! `transformers` computed for them.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod recorded;
@@ -144,8 +145,8 @@ fn every_architecture_has_a_folder() {
     assert_eq!(found, tern_models::ALL.iter().map(|arch| arch.name.into()).collect());
 }
 
-/// Models of random weights in which a rounding changes much: another expert is chosen, scores are not scaled, or the
-/// result is near zero.
+/// Models of random weights in which a rounding changes much: another expert is chosen, scores are not
+/// scaled, or the result is near zero.
 const SENSITIVE: [&str; 4] = ["gpt-oss", "gemma4", "gemma4moe", "modern-bert-rank"];
 
 #[test]
@@ -269,7 +270,7 @@ fn variants_that_are_not_known_are_refused_by_name() {
     }
 }
 
-/// `transformers` has no class of its own for it: `is_causal` of a decoder without a head.
+/// `transformers` has no separate class for it: `is_causal` of a decoder without a head.
 #[test]
 fn a_llama_in_both_directions_has_two_names() {
     let (_, recorded) = Recorded::all().into_iter().find(|(name, _)| name == "llama-embed").unwrap();
@@ -305,7 +306,8 @@ const WRITTEN: [&str; 18] = [
     "olmo3", "phi3", "phi4", "qwen2", "qwen3", "qwen3moe", "seed-oss", "smollm3",
 ];
 
-/// Folder, GGUF file, folder: the last one is another's that `transformers` loads (`scripts/oracle/checks/safetensors_folders.py`).
+/// Folder, GGUF file, folder: the last one is another's that `transformers` loads
+/// (`scripts/oracle/checks/safetensors_folders.py`).
 #[test]
 fn a_folder_of_a_file_has_the_same_logits() {
     let mut wrong = vec![];
@@ -381,7 +383,8 @@ fn quantised(name: &str, shape: &[u64]) -> Quantised {
     Quantised { parts, decoded: stored("weight", "F32", [rows, cols], decoded) }
 }
 
-/// A model of four-bit codes has the logits of the same weights in f32: rows of heads move as they do in floats.
+/// A model of four-bit codes has the logits of the same weights in f32: rows of heads
+/// move as they do in floats.
 #[test]
 fn a_quantised_folder_has_the_logits_of_its_decoded_weights() {
     for (name, recorded) in Recorded::all()

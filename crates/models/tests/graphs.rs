@@ -12,8 +12,9 @@ fn small(name: &str) -> Shape {
     let shape = Shape::by_name(name).unwrap().clone();
     let layers = match shape.arch.name {
         "gemma4" => 6, // the last ones share keys and values
-        "qwen35" | "qwen35moe" | "qwen3next" | "lfm2" | "lfm2moe" | "granitehybrid" => 2, // recurrent layers and others
-        "nemotron_h" | "nemotron_h_moe" => 3,                                             // one of each
+        // recurrent layers and others
+        "qwen35" | "qwen35moe" | "qwen3next" | "lfm2" | "lfm2moe" | "granitehybrid" => 2,
+        "nemotron_h" | "nemotron_h_moe" => 3, // one of each
         _ => 1,
     };
     Shape { layers, width: 64, ff: 96, heads: 4, kv_heads: 2, head_dim: 16, vocab: 100, ..shape }
@@ -298,7 +299,8 @@ fn rope_refusals() {
     assert_eq!(refusal(&incomplete), "metadata key `phi3.rope.scaling.original_context_length` is missing");
 }
 
-/// Numbers of weights as published, in billions, and bytes of KV cache per token: a row of 576 and one of 512 columns per layer.
+/// Numbers of weights as published, in billions, and bytes of KV cache per token: a row of 576 and one
+/// of 512 columns per layer.
 #[test]
 fn shapes_with_latent_attention_have_the_size_of_their_models() {
     for (name, billions, kv) in

@@ -1,4 +1,5 @@
-//! Models whose experts are computed by a second backend: the same logits as on one backend, for every architecture with experts.
+//! Models whose experts are computed by a second backend: the same logits as on one backend, for every
+//! architecture with experts.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::{Arc, Mutex};

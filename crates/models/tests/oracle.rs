@@ -1,4 +1,5 @@
-//! Small files of hybrid models, plain and stored rotated, beside the logits of an independent implementation in f64.
+//! Small files of hybrid models, plain and stored rotated, beside the logits of an
+//! independent implementation in f64.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! Routers: the experts that a model of f32 chooses are those that exact arithmetic chooses, near ties included.
+//! Routers: the experts that a model of f32 chooses are those that exact arithmetic
+//! chooses, near ties included.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[expect(dead_code, reason = "the logits of a whole model are those of other tests")]
@@ -15,8 +16,9 @@ use tern_models::{Model, Router, RouterLogits};
 
 use self::recorded::{numbers, write_folder};
 
-/// How far a router's logit may be from that of exact arithmetic, in parts of the standard deviation of a layer's logits. A sum of
-/// 128 products of f32 has an error of about `2^-24 * sqrt(128)`, 7e-7 of its size, and up to 24 of them in a row one of 3.3e-6.
+/// How far a router's logit may be from that of exact arithmetic, in parts of the standard deviation of a
+/// layer's logits. A sum of 128 products of f32 has an error of about `2^-24 * sqrt(128)`, 7e-7 of its size,
+/// and up to 24 of them in a row one of 3.3e-6.
 const BOUND: f64 = 4e-6;
 
 /// A router as `scripts/oracle/transformers/routers.py` recorded it in f64.

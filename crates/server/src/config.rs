@@ -19,8 +19,8 @@ pub struct Config {
     pub manage_models: bool,
     /// Origins whose pages may call the server from a browser; `*` allows all.
     pub cors_origins: Vec<String>,
-    /// Host names that requests may use besides `localhost` and addresses; `*` allows all. Names are checked on
-    /// loopback, and elsewhere if there is no key.
+    /// Host names that requests may use besides `localhost` and addresses; `*` allows all. Names are checked
+    /// on loopback, and elsewhere if there is no key.
     pub allowed_hosts: Vec<String>,
     /// Maximum duration of a request.
     pub request_timeout: Option<Duration>,
@@ -34,8 +34,8 @@ pub struct Config {
     pub ready_interval: Duration,
     /// How long `/ready` waits for the engine to complete a step.
     pub ready_deadline: Duration,
-    /// A step is stuck if it takes longer than this and ten times as long as expected: `/health` fails and requests
-    /// are refused until it ends. The first step may take ten times this.
+    /// A step is stuck if it takes longer than this and ten times as long as expected: `/health` fails and
+    /// requests are refused until it ends. The first step may take ten times this.
     pub stall_timeout: Duration,
     /// How long requests are refused with the reason after the engine has ended.
     pub failure_grace: Duration,

@@ -47,11 +47,13 @@ pub(crate) fn fault(handle: &Handle, stall_timeout: Duration) -> Option<ApiError
     })
 }
 
-/// The maximum duration of a step; it grows with the expected duration, so that a slow machine does not count as stuck.
+/// The maximum duration of a step; it grows with the expected duration, so that a slow machine
+/// does not count as stuck.
 fn limit(step: &InFlight, stall_timeout: Duration) -> Duration {
     match step.expected {
         Some(expected) => expected.saturating_mul(STALL_FACTOR).max(stall_timeout),
-        None => stall_timeout.saturating_mul(STALL_FACTOR), // the first step may read weights from disk, or compile
+        // the first step may read weights from disk, or compile
+        None => stall_timeout.saturating_mul(STALL_FACTOR),
     }
 }
 

@@ -1,5 +1,5 @@
-//! What is the same for every route: connections and their limits, who may send requests, bodies, errors, streams and the
-//! log of requests.
+//! What is the same for every route: connections and their limits, who may send requests, bodies, errors,
+//! streams and the log of requests.
 
 pub(crate) mod access;
 pub(crate) mod auth;

@@ -1,13 +1,12 @@
 //! An HTTP server for models, compatible with the APIs of OpenAI, Anthropic and Ollama.
 //!
-//! [`Server`] listens; a [`Loader`] hands over the [`ServedModel`] once it is loaded, or a [`Library`] loads those that are
-//! requested; [`Config`] holds the keys and limits.
-//! A request arrives over a connection with limits (`http`); its body is read whole, parsed parameter by parameter and
-//! turned into engine requests on a blocking thread (`routes`, `request`), and its answer is followed token by token
-//! (`generation`).
+//! [`Server`] listens; a [`Loader`] hands over the [`ServedModel`] once it is loaded, or a [`Library`] loads
+//! those that are requested; [`Config`] holds the keys and limits. A request arrives over a connection with
+//! limits (`http`); its body is read whole, parsed parameter by parameter and turned into engine requests on
+//! a blocking thread (`routes`, `request`), and its answer is followed token by token (`generation`).
 //!
-//! What is deliberately absent: the crate names no device and no file, reads no flag or environment variable, and has
-//! no global state.
+//! What is deliberately absent: the crate names no device and no file, reads no flag or environment variable,
+//! and has no global state.
 
 mod clock;
 mod config;

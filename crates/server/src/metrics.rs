@@ -1,7 +1,7 @@
 //! Metrics in Prometheus' text format, with vLLM's names if vLLM has the metric.
 //!
-//! By hand, because `prometheus-client` writes OpenMetrics only: the families of counters would lose their `_total`, and
-//! the bounds of buckets would have other texts.
+//! By hand, because `prometheus-client` writes OpenMetrics only: the families of counters would lose their
+//! `_total`, and the bounds of buckets would have other texts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Stored responses of `/v1/responses`, in memory: the oldest are dropped beyond a number and a size. Each belongs
-//! to the API key that made it.
+//! Stored responses of `/v1/responses`, in memory: the oldest are dropped beyond a number and a size. Each
+//! belongs to the API key that made it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +64,8 @@ pub(crate) struct KeyResponses {
 }
 
 impl KeyResponses {
-    /// Stores a response and drops the oldest ones that exceed the limits; one that exceeds them alone is not stored.
+    /// Stores a response and drops the oldest ones that exceed the limits; one that exceeds
+    /// them alone is not stored.
     pub(crate) fn insert(&self, id: &str, stored: StoredResponse) {
         let size = |value: &Value| size_and_depth(value).0;
         let bytes = size(&stored.response) + stored.items.iter().map(size).sum::<usize>();

@@ -122,8 +122,8 @@ async fn wrong_method(request: Request) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).code("wrong_method")
 }
 
-/// Checks the API key and the origin, and answers CORS preflights of allowed origins: the layer of `tower-http` would answer
-/// every `OPTIONS` request with 200, before keys and routes are checked.
+/// Checks the API key and the origin, and answers CORS preflights of allowed origins: the layer of
+/// `tower-http` would answer every `OPTIONS` request with 200, before keys and routes are checked.
 async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let from = request.headers().get(header::ORIGIN);
     let origin = from.filter(|origin| allowed(&app, origin)).cloned();

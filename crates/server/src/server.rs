@@ -61,12 +61,12 @@ impl Server {
         Loader::new(Arc::clone(&self.app))
     }
 
-    /// Serves until `shutdown` completes, lets running requests finish within [`Config::drain_timeout`], and ends the
-    /// others.
+    /// Serves until `shutdown` completes, lets running requests finish within
+    /// [`Config::drain_timeout`], and ends the others.
     ///
-    /// A model that cannot be loaded, or an engine that ends, also ends the server: requests are refused with the
-    /// reason for [`Config::failure_grace`], and the reason is the error. A stuck engine does not, because it may
-    /// recover.
+    /// A model that cannot be loaded, or an engine that ends, also ends the server: requests are refused with
+    /// the reason for [`Config::failure_grace`], and the reason is the error. A stuck engine does not,
+    /// because it may recover.
     pub async fn serve(
         self,
         listener: TcpListener,

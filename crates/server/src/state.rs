@@ -61,7 +61,8 @@ impl App {
         registry::fault(&self.registry, self.config.stall_timeout)
     }
 
-    /// Waits until no request can be served any more, and returns why. Models of a library are replaced instead.
+    /// Waits until no request can be served any more, and returns why. Models of a
+    /// library are replaced instead.
     pub(crate) async fn failure(&self) -> ServeError {
         let Registry::One(slot) = &self.registry else { return std::future::pending().await };
         let mut phase = slot.phase.subscribe();
@@ -118,7 +119,8 @@ impl App {
     }
 }
 
-/// Hands a loaded model, or the reason why loading failed, to a server. Dropping it unused counts as a failure.
+/// Hands a loaded model, or the reason why loading failed, to a server. Dropping it
+/// unused counts as a failure.
 pub struct Loader {
     app: Arc<App>,
     reported: bool,

@@ -81,7 +81,7 @@ fn all(files: &[AdapterFile]) -> AdapterScales {
     AdapterScales::new(&files.iter().map(|file| file.scale).collect::<Vec<_>>())
 }
 
-/// A loaded model uses all its adapters, unless it is told otherwise.
+/// The adapters of a loaded model; all are active, unless others are chosen.
 impl Model {
     /// The adapters that were loaded with it, by their number.
     pub fn adapters(&self) -> &[AdapterFile] {

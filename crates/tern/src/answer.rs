@@ -114,8 +114,8 @@ impl AnswerReader {
         })
     }
 
-    /// Takes a token; the text may end with it. Nothing is returned while only half of a character or of a marker is
-    /// known, unless the token has a log-probability to report.
+    /// Takes a token; the text may end with it. Nothing is returned while only half of a character or of a
+    /// marker is known, unless the token has a log-probability to report.
     pub fn token(&mut self, sampled: Sampled) -> Option<Delta> {
         self.tokens += 1;
         let passed = self.decoder.push(sampled.id);

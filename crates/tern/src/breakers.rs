@@ -20,8 +20,8 @@ impl Model {
     }
 }
 
-/// A token that contains a text ends a repetition alone; one that ends with the beginning of a text does so if the rest of
-/// the text follows, as it is tokenized alone.
+/// A token that contains a text ends a repetition alone; one that ends with the beginning of a text does so
+/// if the rest of the text follows, as it is tokenized alone.
 fn find<'t>(tokenizer: &Tokenizer, texts: impl IntoIterator<Item = &'t str>) -> Breakers {
     let mut breakers = Breakers::default();
     for text in texts.into_iter().filter(|text| !text.is_empty()) {

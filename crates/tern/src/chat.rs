@@ -224,7 +224,8 @@ impl Model {
         let calls = chat.messages.iter().any(|message| !message.tool_calls.is_empty());
         let mut text = self.render_with(template, chat, Arguments::Object, cancelled.clone());
         if calls && text.as_ref().is_err_and(|error| !matches!(error, TemplateError::Cancelled)) {
-            // some templates write the arguments of earlier calls as they stand, and some reject reasoning beside content
+            // some templates write the arguments of earlier calls as they stand, and some reject
+            // reasoning beside content
             let without = without_reasoning_beside_content(chat);
             let others =
                 [(chat, Arguments::Text), (&without, Arguments::Object), (&without, Arguments::Text)];
@@ -282,8 +283,8 @@ fn without_reasoning_beside_content(chat: &Chat) -> Chat {
     chat
 }
 
-/// The messages for a template that writes one call per message: several calls become several messages, each followed by
-/// its result.
+/// The messages for a template that writes one call per message: several calls become several messages, each
+/// followed by its result.
 fn one_call_per_message(messages: &[Message]) -> Vec<Message> {
     let mut out = Vec::new();
     let mut rest = messages.iter().peekable();
@@ -315,7 +316,8 @@ fn one_call_per_message(messages: &[Message]) -> Vec<Message> {
     out
 }
 
-/// The conversation for a template that knows no tools: their description, calls and results become plain text.
+/// The conversation for a template that knows no tools: their description, calls and
+/// results become plain text.
 fn explain_tools(chat: &Chat) -> Vec<Message> {
     let mut out: Vec<Message> = chat.messages.iter().map(Message::without_tools).collect();
     if chat.tools.is_empty() {

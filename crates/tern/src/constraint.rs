@@ -37,8 +37,9 @@ impl CompiledConstraint {
 impl Model {
     /// Compiles a constraint, which blocks. `chat` is the start of a chat's answer.
     ///
-    /// A model that reasons and is given a schema does both: the constraint applies after the reasoning, at once if the
-    /// answer opens none. If tools may be called as well, the start token of a call lifts the constraint.
+    /// A model that reasons and is given a schema does both: the constraint applies after the
+    /// reasoning, at once if the answer opens none. If tools may be called as well, the start token of
+    /// a call lifts the constraint.
     pub fn constraint(
         &self,
         grammar: &Grammar,

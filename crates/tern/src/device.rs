@@ -38,8 +38,8 @@ pub enum Device {
 pub struct DeviceOptions {
     /// CPU threads; one per core if not set.
     pub threads: Option<usize>,
-    /// Whether a sequence's results are independent of the other sequences of a step on a GPU, bit for bit. On the CPU
-    /// they always are.
+    /// Whether a sequence's results are independent of the other sequences of a step on a GPU, bit for bit.
+    /// On the CPU they always are.
     pub reproducible: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Where the weights of experts are: on the device, or in host memory, where the CPU computes them while a GPU runs the rest.
+//! Where the weights of experts are: on the device, or in host memory, where the CPU computes them
+//! while a GPU runs the rest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -56,8 +57,8 @@ impl fmt::Display for ExpertPlacement {
 }
 
 impl OpenedModel {
-    /// Layers whose experts are in host memory; `capacity` gives the sizes of a runner with so many bytes of weights on the device.
-    /// None if the device is the CPU itself.
+    /// Layers whose experts are in host memory; `capacity` gives the sizes of a runner from the bytes of
+    /// weights on the device. None if the device is the CPU itself.
     pub fn host_layers(
         &self,
         backend: &dyn Backend,
@@ -170,5 +171,6 @@ impl OpenedModel {
     }
 }
 
-/// One part of so many of a device's memory is left to what is not planned: kernels, and formats that take more than in the file.
+/// The share of a device's free memory that is left for what is not planned, as 1 / `SPARE`: kernels, and
+/// formats that take more than in the file.
 const SPARE: u64 = 20;

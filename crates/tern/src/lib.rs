@@ -13,8 +13,9 @@
 //! # Ok::<(), tern::Error>(())
 //! ```
 //!
-//! A [`Model`] is a handle on an engine with continuous batching: clone it, share it between threads and tasks, and send it
-//! many requests at once. Dropping a [`TextStream`] or the future of [`Model::generate_async`] cancels its request.
+//! A [`Model`] is a handle on an engine with continuous batching: clone it, share it between threads and
+//! tasks, and send it many requests at once. Dropping a [`TextStream`] or the future of
+//! [`Model::generate_async`] cancels its request.
 //!
 //! | to | use |
 //! |---|---|

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-/// The requested number of threads, or one per usable core: a second thread on a core only slows the first one down.
+/// The requested number of threads, or one per usable core: a second thread on a core only
+/// slows the first one down.
 pub fn threads(requested: Option<usize>) -> usize {
     let usable = || std::thread::available_parallelism().map_or(1, usize::from);
     requested.unwrap_or_else(|| {

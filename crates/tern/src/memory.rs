@@ -30,7 +30,7 @@ pub struct MemoryPlan {
 /// Experts in host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// Layers whose experts are there.
+    /// Layers whose experts are in host memory.
     pub layers: usize,
     /// Layers that have experts.
     pub all_layers: usize,
@@ -45,9 +45,11 @@ impl MemoryPlan {
     }
 }
 
-/// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with adapters `weights 3.7 MiB, adapters 0.4 MiB`, with layers with a window `KV 1.0 MiB for 4,096 tokens (1,024 in
-/// window layers)`, with recurrent layers also `state 190.0 MiB in 10 slots`, with experts in host memory `; experts of 12 of 48 layers
-/// in host memory, 4.2 GiB`.
+/// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with adapters
+/// `weights 3.7 MiB, adapters 0.4 MiB`, with layers with a window
+/// `KV 1.0 MiB for 4,096 tokens (1,024 in window layers)`, with recurrent layers also
+/// `state 190.0 MiB in 10 slots`, with experts in host memory
+/// `; experts of 12 of 48 layers in host memory, 4.2 GiB`.
 impl fmt::Display for MemoryPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "weights {}", units::bytes(self.weights))?;

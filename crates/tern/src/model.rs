@@ -79,8 +79,8 @@ pub struct ModelParts {
 }
 
 impl Model {
-    /// Loads a model by name (`stories`, `smollm2`), file, folder, or `org/repo[:QUANT]` of the Hugging Face hub. A model
-    /// that has a name and is missing is downloaded.
+    /// Loads a model by name (`stories`, `smollm2`), file, folder, or `org/repo[:QUANT]` of the Hugging Face
+    /// hub. A model that has a name and is missing is downloaded.
     pub fn load(name: &str) -> Result<Model, Error> {
         Model::load_with(name, &LoadOptions::default())
     }
@@ -251,7 +251,7 @@ pub(crate) fn start_engine(
     let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
     let graph = &opened.model.graph;
     let exact = matches!(options.context, Context::Exactly(_));
-    // with so many bytes of weights on the device
+    // `weights` is the bytes of the weights on the device
     let sizes = |weights: u64, least_pages: usize| {
         let free = all_free.saturating_sub(weights);
         let slots = options.state_slots(graph.state_bytes(), free);
@@ -281,7 +281,8 @@ pub(crate) fn start_engine(
     Ok((Engine::start(Box::new(runner), limits)?, memory))
 }
 
-/// An engine that reads texts whole: a step holds the longest text, or many short ones, and nothing is kept after it.
+/// An engine that reads texts whole: a step holds the longest text, or many short ones, and
+/// nothing is kept after it.
 fn start_encoder(
     opened: OpenedModel,
     backend: Box<dyn Backend>,

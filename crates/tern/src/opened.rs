@@ -1,4 +1,5 @@
-//! A model between its file and a device: the graph is built, the weights are mapped, nothing is allocated yet.
+//! A model between its file and a device: the graph is built, the weights are mapped,
+//! nothing is allocated yet.
 
 use tern_engine::Capacity;
 use tern_formats::Metadata;
@@ -16,7 +17,8 @@ pub struct OpenedModel {
     pub metadata: Metadata,
     /// Its configuration and its graph.
     pub model: Architecture,
-    /// Its weights, in the order of the graph's. They are made, if they are not mapped, when a device stores them.
+    /// Its weights, in the order of the graph's. They are made, if they are not mapped,
+    /// when a device stores them.
     pub tensors: Vec<LazyTensor>,
     /// The type of cached keys and values, if one is requested; see [`OpenedModel::with_cells`].
     pub kv_cells: Option<KvCells>,
@@ -73,10 +75,10 @@ impl OpenedModel {
         self.kv_cells.unwrap_or_default()
     }
 
-    /// The same with a type of keys and values for this device, unless one is requested: f32, if the device has it, of an encoder,
-    /// whose pages are scratch, so that nothing is gained by rounding what they hold, and of a model with weights in f32, in which
-    /// nothing else is rounded to halves. Rounded keys move the logits of routers by up to 1e-2 of their spread, and so choose other
-    /// experts.
+    /// The same with a type of keys and values for this device, unless one is requested: f32, if the device
+    /// has it, of an encoder, whose pages are scratch, so that nothing is gained by rounding what they hold,
+    /// and of a model with weights in f32, in which nothing else is rounded to halves. Rounded keys move the
+    /// logits of routers by up to 1e-2 of their spread, and so choose other experts.
     pub fn with_cells(self, backend: &dyn Backend) -> OpenedModel {
         let is_exact = self.model.graph.sequence_rules().whole || self.main_format() == "F32";
         let exact = (is_exact && backend.kv_cells().contains(&KvCells::F32)).then_some(KvCells::F32);

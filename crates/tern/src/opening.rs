@@ -116,7 +116,8 @@ impl OpenedModel {
         Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
     }
 
-    /// Loads the model on a device, or fails if it does not fit. It ends before the next tensor if the progress says so. Most programs use [`crate::Model::start`].
+    /// Loads the model on a device, or fails if it does not fit. It ends before the next tensor if the
+    /// progress says so. Most programs use [`crate::Model::start`].
     pub fn runner(
         self,
         backend: Box<dyn Backend>,

@@ -33,21 +33,22 @@ pub struct LoadOptions {
     pub device: Device,
     /// CPU threads; one per core if not set.
     pub threads: Option<usize>,
-    /// Whether a text is independent of other requests on a GPU, bit for bit: slower. On the CPU it always is.
+    /// Whether a text is independent of other requests on a GPU, bit for bit: slower.
+    /// On the CPU it always is.
     pub reproducible: bool,
     /// Tokens that one sequence may have, prompt and answer together.
     pub context: Context,
     /// Where the experts of a mixture of experts are.
     pub experts: ExpertPlacement,
-    /// The type of cached keys and values. If not set, halves, or f32 where nothing else of the model is rounded to halves and the
-    /// device has it: on the CPU, encoders and models with weights in f32.
+    /// The type of cached keys and values. If not set, halves, or f32 where nothing else of the model is
+    /// rounded to halves and the device has it: on the CPU, encoders and models with weights in f32.
     pub kv_cells: Option<KvCells>,
     /// The memory of the KV cache.
     pub kv_memory: KvMemory,
     /// Shared by the options of models that are loaded beside each other on one device; clones share it.
     pub claims: MemoryClaims,
-    /// Bytes of snapshots of recurrent layers in the prefix cache, beyond the state of running sequences. If not set, eight
-    /// snapshots per sequence, within an eighth of the free memory of the device.
+    /// Bytes of snapshots of recurrent layers in the prefix cache, beyond the state of running sequences. If
+    /// not set, eight snapshots per sequence, within an eighth of the free memory of the device.
     pub state_cache: Option<u64>,
     /// Sequences that run at once.
     pub max_seqs: usize,
@@ -93,8 +94,8 @@ impl Context {
 /// The memory of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvMemory {
-    /// Every sequence with 8192 tokens, or one in full if that is more, within half of the free memory of the device.
-    /// An exact context is reserved for at least one sequence.
+    /// Every sequence with 8192 tokens, or one in full if that is more, within half of the free memory of the
+    /// device. An exact context is reserved for at least one sequence.
     Auto,
     /// This many pages of [`PAGE_LEN`] tokens.
     Pages(usize),
@@ -103,8 +104,9 @@ pub enum KvMemory {
 }
 
 impl KvMemory {
-    /// Pages for `seqs` sequences of `context` tokens, of which a device with `free` bytes may hold fewer; `bytes` returns what a KV
-    /// cache of so many pages takes, with the pages of layers with a window, which are fewer.
+    /// Pages for `seqs` sequences of `context` tokens, of which a device with `free` bytes may hold
+    /// fewer; `bytes` returns what a KV cache of that many pages takes, with the pages of layers with a
+    /// window, which are fewer.
     pub(crate) fn pages(
         self,
         seqs: usize,
@@ -127,7 +129,8 @@ impl KvMemory {
     }
 }
 
-/// The largest number of pages that takes at most `limit` bytes, from `least`, even if that takes more, to `most`.
+/// The largest number of pages that takes at most `limit` bytes, from `least`, even if
+/// that takes more, to `most`.
 fn most_within(limit: u64, least: usize, most: usize, bytes: impl Fn(usize) -> u64) -> usize {
     let (mut fits, mut most) = (least, most.max(least));
     while fits < most {
@@ -147,8 +150,8 @@ impl LoadOptions {
         DeviceOptions { threads: self.threads, reproducible: self.reproducible }
     }
 
-    /// State slots of `slot` bytes each, on a device with `free` bytes: for all sequences, or for as many as a quarter of the
-    /// memory is enough for, and for snapshots.
+    /// State slots of `slot` bytes each, on a device with `free` bytes: for all sequences, or for as many as
+    /// a quarter of the memory is enough for, and for snapshots.
     pub(crate) fn state_slots(&self, slot: u64, free: u64) -> usize {
         let of = |bytes: u64| usize::try_from(bytes / slot.max(1)).unwrap_or(usize::MAX);
         let all = self.max_seqs.saturating_mul(StateCapacity::PER_SEQUENCE);

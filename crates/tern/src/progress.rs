@@ -4,13 +4,14 @@ use crate::Error;
 use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
 
-/// Receives the progress of a load; one piece of work at a time, `begin` to `end`. Every method does nothing by default.
+/// Receives the progress of a load; one piece of work at a time, `begin` to `end`. Every method
+/// does nothing by default.
 pub trait Progress {
     /// A piece of work starts; `total` bytes if they are known (a package tool counts none: show a spinner).
     fn begin(&self, _label: &str, _total: Option<u64>) {}
     /// `done` bytes of the current work are finished.
     fn at(&self, _done: u64) {}
-    /// The bytes are done, and the current work goes on with this.
+    /// The bytes are done, and the current work continues with `label`.
     fn continues(&self, _label: &str) {}
     /// The current work has ended, successfully or not.
     fn end(&self) {}
@@ -18,8 +19,8 @@ pub trait Progress {
     fn warn(&self, _message: &str) {}
     /// What the model will take of the memory of `device`, before it is taken.
     fn plan(&self, _model: &OpenedModel, _plan: &MemoryPlan, _device: &tern_graph::DeviceInfo) {}
-    /// Whether the work is to end early: a download ends with [`tern_hub::HubError::Stopped`], and a load with
-    /// [`Error::Stopped`] before its next tensor.
+    /// Whether the work is to end early: a download ends with [`tern_hub::HubError::Stopped`], and a load
+    /// with [`Error::Stopped`] before its next tensor.
     fn stopped(&self) -> bool {
         false
     }
@@ -61,7 +62,7 @@ impl tern_hub::Progress for Downloads<'_> {
     }
 }
 
-/// Calls `end` when it goes out of scope, so that an early return leaves no bar behind.
+/// Calls `end` when it goes out of scope, so that an early return leaves no bar on the screen.
 pub(crate) struct Work<'a>(&'a dyn Progress);
 
 impl<'a> Work<'a> {

@@ -26,7 +26,8 @@ pub enum Input {
     Chat(Chat),
 }
 
-/// A request for one text. Unset sampling parameters come from the model's file, then from [`PartialSampling::USUAL`].
+/// A request for one text. Unset sampling parameters come from the model's file, then from
+/// [`PartialSampling::USUAL`].
 ///
 /// ```
 /// use tern::{Model, Request};
@@ -43,7 +44,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Sampling parameters that differ from the model's.
     pub sampling: PartialSampling,
-    /// Bias, log-probabilities, and parameters that neither `sampling` nor the model sets; `seed` goes before its own.
+    /// Bias, log-probabilities, and parameters that neither `sampling` nor the model sets;
+    /// `seed` goes before its own.
     pub base: Sampling,
     /// What ends a repetition, if `base` has DRY on.
     pub dry_breakers: Vec<String>,
@@ -176,8 +178,8 @@ impl Model {
         self.stream(request)?.wait()
     }
 
-    /// Generates a text without blocking the thread; dropping the future cancels it. Encoding the prompt and compiling a
-    /// constraint happen before the first await.
+    /// Generates a text without blocking the thread; dropping the future cancels it. Encoding the prompt and
+    /// compiling a constraint happen before the first await.
     pub async fn generate_async(&self, request: impl Into<Request>) -> Result<Answer, Error> {
         self.stream(request)?.wait_async().await
     }
@@ -191,8 +193,8 @@ impl Model {
         self.generate(Request::chat(messages))
     }
 
-    /// Starts a text, whose pieces are read by iterating, by `next().await`, or as a `futures` stream. Dropping the
-    /// stream cancels the request.
+    /// Starts a text, whose pieces are read by iterating, by `next().await`, or as a `futures` stream.
+    /// Dropping the stream cancels the request.
     pub fn stream(&self, request: impl Into<Request>) -> Result<TextStream, Error> {
         let request = request.into();
         let Prepared { tokens, reading } = self.prepare(&request)?;
@@ -256,8 +258,8 @@ impl Model {
         Ok(vectors)
     }
 
-    /// How many tokens may follow a prompt: what was requested, within what the context leaves. A prompt that leaves
-    /// nothing is an error.
+    /// How many tokens may follow a prompt: what was requested, within what the context leaves. A prompt that
+    /// leaves nothing is an error.
     pub fn max_tokens(&self, prompt: usize, requested: Option<usize>) -> Result<usize, EngineError> {
         let max_context = self.context();
         match (requested, max_context.saturating_sub(prompt)) {

@@ -1,4 +1,5 @@
-//! Scores of documents for a query: those of a classifier, or the probability of `yes` after the model's own template.
+//! Scores of documents for a query: those of a classifier, or the probability of `yes` after
+//! the model's own template.
 
 use std::collections::VecDeque;
 
@@ -14,7 +15,7 @@ use crate::{Error, Model};
 pub enum Reranker {
     /// It has a classifier, which reads the query and the document as two texts.
     Classifier,
-    /// It has a classifier behind a template.
+    /// It has a classifier, which reads both in a template.
     TemplateClassifier(RerankTemplate),
     /// It answers yes or no.
     Judge {
@@ -31,7 +32,7 @@ pub enum Reranker {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RerankTemplate(String);
 
-/// The template of Qwen3-Reranker, for files without one of their own.
+/// The template of Qwen3-Reranker, for files that have none.
 const QWEN3: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
                      provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n<Instruct>: \
                      {instruction}\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n\
@@ -123,8 +124,8 @@ impl Model {
         }
     }
 
-    /// What the engine computes for the tokens of a pair: one request, or two for a judge, whose second one finds the prompt of
-    /// the first in the prefix cache.
+    /// What the engine computes for the tokens of a pair: one request, or two for a judge, whose second one
+    /// finds the prompt of the first in the prefix cache.
     pub fn score_requests(&self, tokens: Vec<u32>) -> Vec<Request> {
         let Some(Reranker::Judge { yes, no, .. }) = self.reranker() else {
             let second = self.tokenizer().second_text(&tokens);
@@ -138,7 +139,8 @@ impl Model {
         vec![answer(*yes, tokens.clone()), answer(*no, tokens)]
     }
 
-    /// The score of a pair, from the results of its requests: a logit of a classifier with one label, a probability otherwise.
+    /// The score of a pair, from the results of its requests: a logit of a classifier with one label, a
+    /// probability otherwise.
     pub fn score(&self, results: &[ScoreResult]) -> Result<f32, Error> {
         let missing = || Error::Cancelled;
         if let Some(Reranker::Judge { yes, no, .. }) = self.reranker() {
@@ -162,7 +164,8 @@ impl Model {
         }
     }
 
-    /// Whether scores are logits of one label, which a sigmoid maps to 0 to 1; otherwise they are probabilities.
+    /// Whether scores are logits of one label, which a sigmoid maps to 0 to 1;
+    /// otherwise they are probabilities.
     pub fn scores_are_logits(&self) -> bool {
         matches!(self.reranker(), Some(Reranker::Classifier))
     }

@@ -47,7 +47,8 @@ impl PartialSampling {
         self
     }
 
-    /// These, with values by the names of parameters; an unknown name or a value outside its range is refused.
+    /// These, with values by the names of parameters; an unknown name or a value
+    /// outside its range is refused.
     ///
     /// ```
     /// use tern::PartialSampling;

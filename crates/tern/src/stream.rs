@@ -10,8 +10,8 @@ use crate::answer::{Answer, AnswerReader, Delta};
 
 /// The pieces of one text. Dropping it cancels the request.
 ///
-/// Blocking code iterates over it; async code calls [`TextStream::next`] or uses it as a `futures` stream. After an error
-/// or the delta with a finish reason it is over.
+/// Blocking code iterates over it; async code calls [`TextStream::next`] or uses it as a `futures` stream.
+/// After an error or the delta with a finish reason it is over.
 pub struct TextStream {
     tokens: TokenStream,
     reader: AnswerReader,

@@ -9,7 +9,8 @@ use tern_text::{Cancelled, ChatInput, ChatTemplate, TemplateError};
 /// Names of an assistant's reasoning in messages; most templates read the first.
 const REASONING_KEYS: [&str; 4] = ["reasoning_content", "reasoning", "thinking", "thought"];
 
-/// Time for all of these renderings: templates come with files and may be hostile, and there are up to 20 renderings.
+/// Time for all of these renderings: templates come with files and may be hostile, and there
+/// are up to 20 renderings.
 pub(crate) const PROBING: Duration = Duration::from_secs(10);
 
 /// What a template reads.

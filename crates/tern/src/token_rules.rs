@@ -10,7 +10,8 @@ use crate::constraint::CompiledConstraint;
 /// Rules on the tokens of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TokenRules {
-    /// The text begins with these. Their log-probabilities are reported like those of any other token, which scores them.
+    /// The text begins with these. Their log-probabilities are reported like those of any other
+    /// token, which scores them.
     pub forced: Arc<[u32]>,
     /// End tokens are excluded until this many tokens follow the forced ones.
     pub min_tokens: usize,
@@ -26,7 +27,8 @@ impl TokenRules {
 }
 
 impl Model {
-    /// The state of one more text that follows the rules and a compiled constraint; none if there are neither.
+    /// The state of one more text that follows the rules and a compiled constraint;
+    /// none if there are neither.
     pub fn constrained(
         &self,
         rules: &TokenRules,

@@ -1,4 +1,5 @@
-//! Encoders as a program uses them: all-MiniLM-L6-v2 as sentence-transformers computes it, and tiny random models.
+//! Encoders as a program uses them: all-MiniLM-L6-v2 as sentence-transformers computes
+//! it, and tiny random models.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::Path;
@@ -111,7 +112,8 @@ fn without_pooling_every_token_has_a_vector_whose_mean_is_that_of_the_text() {
     }
 }
 
-/// Encoders with convolutions: one that sees whole texts, and one that is causal, with state, and has a narrow row per token.
+/// Encoders with convolutions: one that sees whole texts, and one that is causal, with state, and has a
+/// narrow row per token.
 #[test]
 fn models_with_convolutions_have_vectors() {
     for (shape, width) in [("tiny-lfm2-embedding", None), ("tiny-lfm2-colbert", Some(128))] {

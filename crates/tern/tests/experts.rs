@@ -1,4 +1,4 @@
-//! Which experts are in host memory, on a device with little memory of its own.
+//! Which experts are in host memory, on a device with little memory.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use tern::engine::Capacity;
@@ -9,7 +9,7 @@ use tern::graph::{
 use tern::models::Shape;
 use tern::{Context, Device, DeviceOptions, ExpertPlacement, LoadOptions, OpenedModel, Silent};
 
-/// The reference with so many bytes of memory.
+/// The reference with a given number of bytes of memory.
 struct Small(Reference, u64);
 
 impl Backend for Small {

@@ -1,4 +1,5 @@
-//! Quantizing against llama.cpp, which gives every tensor the same format and the same bytes, and files that are read back.
+//! Quantizing against llama.cpp, which gives every tensor the same format and the same bytes, and
+//! files that are read back.
 
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
@@ -13,7 +14,8 @@ use tern::formats::{Checkpoint, Conversion, Metadata, Value};
 use tern::models::{Synth, plain_tokenizer};
 use tern::quant::{F16, F32, Q4_K, Q5_0, Q8_0, Quant};
 
-/// What llama.cpp wrote (`scripts/oracle/llama/tensor_formats.py`): formats in the order of the file, as runs, and a hash of all bytes.
+/// What llama.cpp wrote (`scripts/oracle/llama/tensor_formats.py`): formats in the order of the file, as
+/// runs, and a hash of all bytes.
 #[derive(Deserialize)]
 struct Golden {
     formats: Vec<(String, usize)>,
@@ -98,7 +100,8 @@ fn compare_with_llama_cpp(model: &str) {
         let mut formats: Vec<(String, usize)> = vec![];
         let mut hash = Sha256::new();
         let mut tensors: Vec<_> = file.tensors.values().collect();
-        tensors.sort_by_key(|tensor| (block_of(&tensor.name), tensor.name.clone())); // as llama.cpp orders them
+        // as llama.cpp orders them
+        tensors.sort_by_key(|tensor| (block_of(&tensor.name), tensor.name.clone()));
         for tensor in tensors {
             hash.update(tensor.data());
             match formats.last_mut() {

@@ -42,7 +42,8 @@ pub(crate) struct BenchServeArgs {
     /// Time limit of a request in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=YEAR))]
     pub(crate) timeout: u64,
-    /// Seed of prompts and arrival times; -1 is random, so that no earlier run is in the prefix cache [default: -1]
+    /// Seed of prompts and arrival times; -1 is random, so that no earlier run is in the
+    /// prefix cache [default: -1]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) seed: Option<Seed>,
     /// Write all measurements to FILE as one JSON object; `-` prints it instead of the table

@@ -21,7 +21,8 @@ pub(crate) struct DoctorArgs {
     /// Only ops and models whose name contains this
     #[arg(long, value_name = "TEXT")]
     pub(crate) filter: Option<String>,
-    /// Write the complete text of a CUDA program of each kind into a folder, and a compile_commands.json for editors
+    /// Write the complete text of a CUDA program of each kind into a folder, and a
+    /// compile_commands.json for editors
     #[arg(long, value_name = "DIR", conflicts_with_all = ["ops", "models", "stress"])]
     pub(crate) kernels: Option<PathBuf>,
     /// Also show correct results
@@ -30,8 +31,8 @@ pub(crate) struct DoctorArgs {
     /// Run random mixes of requests on the device and compare every text with the same request alone
     #[arg(long)]
     pub(crate) stress: bool,
-    /// With --stress, use random weights in a known shape, such as bonsai-1.7b:q1_0; a list, or repeated, for several
-    /// models in turn
+    /// With --stress, use random weights in a known shape, such as bonsai-1.7b:q1_0; a list, or repeated, for
+    /// several models in turn
     #[arg(long, value_name = "SHAPE:FORMAT", value_delimiter = ',', requires = "stress")]
     pub(crate) synthetic: Vec<String>,
     /// With --stress, requests that run at once

@@ -1,4 +1,5 @@
-//! Flags of llama.cpp, Ollama and vLLM that users type: what to use in their place, or that they are not needed.
+//! Flags of llama.cpp, Ollama and vLLM that users type: what to use in their place, or
+//! that they are not needed.
 
 use std::ffi::OsString;
 
@@ -105,8 +106,8 @@ pub(crate) fn advise(error: &mut clap::Error, args: &[OsString]) {
     }
 }
 
-/// Makes flags with one dash and several letters, which the parser has not, long ones: those that mean a flag of Tern, and
-/// those with advice.
+/// Makes flags with one dash and several letters, which the parser has not, long ones: those that mean a flag
+/// of Tern, and those with advice.
 pub(crate) fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<Item = OsString> {
     let mut plain = false; // after `--`
     args.map(move |arg| {

@@ -1,4 +1,4 @@
-//! The flags of commands about models that are there or loaded.
+//! The flags of commands about stored and loaded models.
 
 use clap::Args;
 

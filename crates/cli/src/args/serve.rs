@@ -21,7 +21,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Model and device", value_name = "SECONDS", default_value_t = 300,
         allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=YEAR as i64))]
     pub(crate) keep_alive: i64,
-    /// Maximum memory of all loaded models in GiB; idle ones are dropped for a new one [default: the free memory]
+    /// Maximum memory of all loaded models in GiB; idle ones are dropped for a new one
+    /// [default: the free memory]
     #[arg(long, help_heading = "Model and device", value_name = "GIB")]
     pub(crate) memory: Option<f64>,
     /// Maximum seconds of a load, if there are several models; one that takes longer ends, and its requests
@@ -59,11 +60,12 @@ pub(crate) struct ServeArgs {
     /// Maximum queued requests; further requests are rejected with 429
     #[arg(long, help_heading = "Batching", value_name = "N", default_value_t = 256)]
     pub(crate) max_queue: usize,
-    /// KV cache pages of 32 tokens [default: 8192 tokens per sequence, or one in full, within half of the free memory]
+    /// KV cache pages of 32 tokens [default: 8192 tokens per sequence, or one in full, within
+    /// half of the free memory]
     #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
     pub(crate) kv_pages: Option<usize>,
-    /// Memory of snapshots of recurrent layers in the prefix cache, in MiB, beyond the state of running sequences [default: 8
-    /// snapshots per sequence, within an eighth of the free memory]
+    /// Memory of snapshots of recurrent layers in the prefix cache, in MiB, beyond the state of running
+    /// sequences [default: 8 snapshots per sequence, within an eighth of the free memory]
     #[arg(long, help_heading = "Batching", value_name = "MIB")]
     pub(crate) state_cache: Option<usize>,
     /// Maximum number of tokens per step [default: 2048 on a GPU, 512 on the CPU]
@@ -84,18 +86,20 @@ pub(crate) struct ServeArgs {
     /// Maximum size of a request body in MiB [default: 16]
     #[arg(long, help_heading = "Limits", value_name = "MIB", value_parser = positive)]
     pub(crate) max_body: Option<usize>,
-    /// Maximum size of all request bodies in memory in MiB; further requests are rejected with 503 [default: 128]
+    /// Maximum size of all request bodies in memory in MiB; further requests are
+    /// rejected with 503 [default: 128]
     #[arg(long, help_heading = "Limits", value_name = "MIB", value_parser = positive)]
     pub(crate) max_bodies: Option<usize>,
-    /// Maximum number of open connections, within the limit of open files; beyond it only /health is served [default:
-    /// 4096]
+    /// Maximum number of open connections, within the limit of open files; beyond it only /health
+    /// is served [default: 4096]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections: Option<usize>,
-    /// Maximum number of open connections per IPv4 address or IPv6 /64 network; a proxy is one address [default: 1024]
+    /// Maximum number of open connections per IPv4 address or IPv6 /64 network; a proxy is
+    /// one address [default: 1024]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections_per_peer: Option<usize>,
-    /// Parameters of requests that the server does not know: refuse them with 400, or ignore them with a warning in the
-    /// log
+    /// Parameters of requests that the server does not know: refuse them with 400, or ignore them
+    /// with a warning in the log
     #[arg(long, help_heading = "Limits", value_name = "HOW", default_value = "refuse")]
     pub(crate) unknown_parameters: UnknownArg,
     /// Fill-in-the-middle prompts have the text after the gap first, which some models prefer
@@ -104,12 +108,12 @@ pub(crate) struct ServeArgs {
     /// Origin whose pages may call the server, or `*`; may be repeated
     #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
-    /// Host name that requests may use besides localhost and addresses, or `*` for any; may be repeated. Checked on
-    /// loopback, and elsewhere if there is no API key
+    /// Host name that requests may use besides localhost and addresses, or `*` for any; may be repeated.
+    /// Checked on loopback, and elsewhere if there is no API key
     #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
-    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the pooling in the
-    /// model's file, or mean]
+    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the
+    /// pooling in the model's file, or mean]
     #[arg(long, help_heading = "Model and device", value_name = "HOW", value_parser = values::pooling(),
         hide_possible_values = true)]
     pub(crate) pooling: Option<Pooling>,

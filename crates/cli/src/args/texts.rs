@@ -26,8 +26,8 @@ pub(crate) struct EmbedArgs {
     /// Shorten texts that exceed the context instead of refusing them
     #[arg(long)]
     pub(crate) truncate: bool,
-    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the pooling in the
-    /// model's file, or mean]
+    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the
+    /// pooling in the model's file, or mean]
     #[arg(long, value_name = "HOW", value_parser = values::pooling(), hide_possible_values = true)]
     pub(crate) pooling: Option<Pooling>,
 }

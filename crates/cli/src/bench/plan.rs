@@ -36,7 +36,8 @@ pub(crate) fn bench_plan(args: &BenchPlanArgs) -> CliResult<()> {
     Ok(())
 }
 
-/// Median seconds of `plan` and `apply` once all sequences decode; with `prompts` there is always one more in prefill.
+/// Median seconds of `plan` and `apply` once all sequences decode; with `prompts` there is
+/// always one more in prefill.
 fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
     let context = depth + 4 * STEPS;
     let limits = Limits { max_seqs: seqs, max_context: context, max_waiting: seqs, step_millis: 0 };

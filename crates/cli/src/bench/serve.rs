@@ -1,4 +1,5 @@
-//! `tern bench serve`: throughput and latencies of any server with the OpenAI API, in the terms of `vllm bench serve`.
+//! `tern bench serve`: throughput and latencies of any server with the OpenAI API, in the terms of
+//! `vllm bench serve`.
 
 mod client;
 mod events;

@@ -1,4 +1,5 @@
-//! `tern bench turns`: a conversation that goes on; how many tokens each turn computes, and the time to its first token.
+//! `tern bench turns`: a conversation of several turns; how many tokens each turn computes, and the
+//! time to its first token.
 
 use std::io::Write;
 use std::time::Instant;

@@ -67,7 +67,8 @@ impl Conversation {
         self.system.iter().chain(&self.messages).cloned().collect()
     }
 
-    /// Drops the oldest turns until the reserve fits; drops nothing if even the last message alone does not fit.
+    /// Drops the oldest turns until the reserve fits; drops nothing if even the last
+    /// message alone does not fit.
     pub(crate) fn fit(
         &mut self,
         space: Space,

@@ -33,8 +33,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// With the history of this file, if there is one. A history that cannot be read or written is omitted: it is a
-    /// convenience.
+    /// With the history of this file, if there is one. A history that cannot be read or written is omitted:
+    /// it is a convenience.
     pub(crate) fn open(history: Option<PathBuf>) -> CliResult<Input> {
         let failed = |e: ReadlineError| CliError::message(e.to_string());
         let config = Config::builder().max_history_size(MAX_ENTRIES).map_err(failed)?.build();

@@ -19,7 +19,7 @@ pub(crate) struct Parameters {
     think: Option<Think>,
 }
 
-/// What a template is told about reasoning.
+/// What a template is given about reasoning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Think {
     Switched(bool),
@@ -121,7 +121,7 @@ impl Parameters {
         Ok(())
     }
 
-    /// What a template is told.
+    /// What a template is given.
     pub(crate) fn template_variables(&self) -> Map<String, Value> {
         let mut variables = Map::new();
         match &self.think {

@@ -1,4 +1,5 @@
-//! Word wrap of a streamed text: lines end between words at the width of a terminal. Code blocks keep their lines.
+//! Word wrap of a streamed text: lines end between words at the width of a terminal. Code
+//! blocks keep their lines.
 
 use unicode_width::UnicodeWidthChar;
 

@@ -1,5 +1,5 @@
-//! `tern doctor --models` and `-m`: whole models on the device compared with the CPU; small random ones of every
-//! architecture and format, or a real one.
+//! `tern doctor --models` and `-m`: whole models on the device compared with the CPU; small random ones of
+//! every architecture and format, or a real one.
 
 use std::io::Write;
 
@@ -19,25 +19,27 @@ use crate::error::CliResult;
 
 /// Longer than the window of the small Gemma and than two pages, and no multiple of a page.
 const POSITIONS: usize = 70;
-/// The same with `--reproducible`: more than the tokens of the largest steps whose norms linears apply on GPUs.
+/// The same with `--reproducible`: more than the tokens of the largest steps whose
+/// norms linears apply on GPUs.
 const POSITIONS_REPRODUCIBLE: usize = 140;
 /// More tokens than [`TEXT`] has in any vocabulary: one per byte.
 const MAX_TOKENS: usize = TEXT.len();
 /// Tokens per step: a GPU has its own kernels for one, two, up to four, and more.
 const CHUNKS: [usize; 4] = [1, 2, 4, 64];
-/// The same with `--reproducible`: all steps are of the kernels for many tokens, which have tiles of up to 128 or of more tokens.
+/// The same with `--reproducible`: all steps are of the kernels for many tokens, which have tiles of up to
+/// 128 or of more tokens.
 const CHUNKS_REPRODUCIBLE: [usize; 4] = [1, 4, 64, POSITIONS_REPRODUCIBLE];
 /// Limits on the mean KL divergence from the CPU in nats per token, and on the distance of the logits.
 const MEAN_KL: f64 = 2e-3;
 const DISTANCE: f32 = 5e-3;
 /// The same with a KV cache of 8 bits: rounding may take a key or a value to the next of few steps.
 const DISTANCE_8_BITS: f32 = 2e-2;
-/// Fraction of positions whose most probable token must be the same. Positions count if the two most probable tokens
-/// differ by more than the margin.
+/// Fraction of positions whose most probable token must be the same. Positions count if the two most probable
+/// tokens differ by more than the margin.
 const SAME: f64 = 0.99;
-/// The same with experts: rounding may decide a near tie of the router, and another expert changes the rows of that token and a
-/// little those of the tokens that attend to it. For this reason the median KL divergence counts instead of the mean, and the
-/// distance of the rows that are nearest, a tenth of them.
+/// The same with experts: rounding may decide a near tie of the router, and another expert changes the rows
+/// of that token and a little those of the tokens that attend to it. For this reason the median KL divergence
+/// counts instead of the mean, and the distance of the rows that are nearest, a tenth of them.
 const SAME_EXPERTS: f64 = 0.9;
 const MARGIN: f32 = 0.5;
 
@@ -49,7 +51,8 @@ fish are easy to catch.\" Lily ran home to show it to her mother. \"We must find
 asked the fishermen in the harbour, and the teacher, and the old woman who sold bread. In the end it was the postman who \
 knew. He had carried letters to every house for thirty years, and he never forgot a name.";
 
-/// Every architecture in one format, then every format in one architecture, then the spans of rotations of Bonsai 2.
+/// Every architecture in one format, then every format in one architecture, then the spans
+/// of rotations of Bonsai 2.
 fn all() -> Vec<(Shape, &'static Quant)> {
     let small = |s: &Shape| Shape { vocab: 320, ..s.clone() };
     let tiny = SHAPES.iter().filter(|s| s.name.starts_with("tiny-"));
@@ -108,7 +111,8 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
     Ok(results)
 }
 
-/// Compares the experts that are chosen for each token: others are near ties, or wrong. Nothing of a model without routers.
+/// Compares the experts that are chosen for each token: others are near ties, or wrong. Nothing of a model
+/// without routers.
 fn compare_routers(
     args: &DoctorArgs,
     opened: &OpenedModel,
@@ -148,8 +152,9 @@ fn chunks(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> impl Itera
     chunks.into_iter().filter(move |_| !whole).chain(whole.then_some(tokens.len()))
 }
 
-/// Compares the logits of one model on the given tokens, with few and many tokens per step: whether each is right, and what is printed. With
-/// `--reproducible`, the bits must also be those of the first number of tokens per step.
+/// Compares the logits of one model on the given tokens, with few and many tokens per step: whether each is
+/// right, and what is printed. With `--reproducible`, the bits must also be those of the first number of
+/// tokens per step.
 fn compare_logits(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
     let want = logits(Device::Cpu.open(args.model.device_options())?, opened, tokens, tokens.len(), false)?;
     let is_coarse = matches!(opened.kv_cells, Some(KvCells::Int8 | KvCells::Fp8));
@@ -223,7 +228,8 @@ fn quantile(parts: usize, values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / parts).copied().unwrap_or(0.0)
 }
 
-/// The number of rows with a clear most probable token in which `got` has the same, and the number of such rows.
+/// The number of rows with a clear most probable token in which `got` has the same, and
+/// the number of such rows.
 fn same_tops(want: &[Vec<f32>], got: &[Vec<f32>]) -> (usize, usize) {
     let (mut same, mut clear) = (0, 0);
     for (want, got) in want.iter().zip(got) {

@@ -138,8 +138,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs rounds of requests, each with a random number of streams from one to a few more than may run. In some rounds
-    /// all answers are long, so that pages run out during decoding.
+    /// Runs rounds of requests, each with a random number of streams from one to a few more than may run. In
+    /// some rounds all answers are long, so that pages run out during decoding.
     async fn mix(&mut self) -> Result<(), Failure> {
         let most = self.plan.streams + self.plan.streams.div_ceil(4);
         let until = Instant::now() + self.plan.time.mul_f64(1.0 - ALONE_TIME);

@@ -1,4 +1,5 @@
-//! `tern doctor --stress`: runs models one after the other under random mixes of requests, and prints a table.
+//! `tern doctor --stress`: runs models one after the other under random mixes of
+//! requests, and prints a table.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,8 +17,9 @@ const CONTEXT: usize = 1024;
 const STREAM_PAGES: usize = 4;
 /// Snapshots of the state of recurrent layers: few, so that some are dropped.
 const SNAPSHOTS: usize = 8;
-/// Limit on the divergence of logits in steps of several tokens from those in steps of one, in nats: more is a wrong kernel, not
-/// rounding. With experts there is none: another choice at a router's near tie moves the logits of a token by far more.
+/// Limit on the divergence of logits in steps of several tokens from those in steps of one, in nats: more is
+/// a wrong kernel, not rounding. With experts there is none: another choice at a router's near tie moves the
+/// logits of a token by far more.
 const DIVERGENCE: f64 = 2e-3;
 /// An engine without progress for this long counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
@@ -30,7 +32,7 @@ const EXIT_GRACE: Duration = Duration::from_secs(5);
 struct Row {
     name: String,
     plan: Plan,
-    /// Of logits with the size of steps, on devices whose arithmetic depends on it.
+    /// How much logits change with the size of steps, on devices whose arithmetic depends on it.
     deviation: Option<Deviation>,
     outcome: Result<Outcome, String>,
 }
@@ -68,8 +70,9 @@ pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     )))
 }
 
-/// Stresses one model. What its near ties are follows from the deviation that is measured first: on a GPU, where activations are rounded
-/// to 15 bits in steps of one token and to 10 or 11 in larger ones. On the CPU, and with `--reproducible`, there is none.
+/// Stresses one model. What its near ties are follows from the deviation that is measured first: on a GPU,
+/// where activations are rounded to 15 bits in steps of one token and to 10 or 11 in larger ones. On the CPU,
+/// and with `--reproducible`, there is none.
 fn one(
     args: &DoctorArgs,
     spec: Option<&str>,

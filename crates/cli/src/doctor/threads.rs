@@ -7,8 +7,8 @@ use std::thread;
 
 use crate::error::CliResult;
 
-/// Computes `each` of all items on up to `threads` threads, each with its own `state`, and calls `done` with the results in the
-/// order of the items, as soon as they are known. Ends with the first error of `done`.
+/// Computes `each` of all items on up to `threads` threads, each with its own `state`, and calls `done` with
+/// the results in the order of the items, as soon as they are known. Ends with the first error of `done`.
 pub(crate) fn in_parallel<T: Sync, S, R: Send>(
     items: &[T],
     threads: usize,
@@ -26,7 +26,7 @@ pub(crate) fn in_parallel<T: Sync, S, R: Send>(
                     let index = next.fetch_add(1, Ordering::Relaxed);
                     let Some(item) = items.get(index) else { return };
                     if sender.send((index, each(&mut state, item))).is_err() {
-                        return; // nobody reads results after an error
+                        return; // results are not read after an error
                     }
                 }
             });

@@ -1,4 +1,5 @@
-//! `tern convert` and `tern quantize`: a model as a GGUF file in other formats, or as a folder of safetensors.
+//! `tern convert` and `tern quantize`: a model as a GGUF file in other formats, or as
+//! a folder of safetensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -87,7 +87,7 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
 struct MemoryNeed {
     weights: u64,
     kv_per_1000_tokens: u64,
-    /// Of recurrent layers: two slots.
+    /// Two state slots, with recurrent layers.
     state_per_sequence: u64,
     /// For steps of `step_tokens`.
     scratch: u64,

@@ -8,14 +8,15 @@ const MESSAGE: &[u8] =
     b"tern: a mapped file could not be read (SIGBUS): the model file was truncated or overwritten while \
 in use, or its disk failed; replace files by renaming, or use --no-mmap to run from a copy in memory\n";
 
-/// Installs a handler that explains SIGBUS on stderr and exits with 1; causes other than a lost page keep the default
-/// action.
+/// Installs a handler that explains SIGBUS on stderr and exits with 1; causes other than a lost page
+/// keep the default action.
 #[cfg(target_os = "linux")]
 pub(crate) fn explain() {
     use std::mem::MaybeUninit;
 
-    // SAFETY: an all-zero `sigaction` is a valid value, filled before use; the handler calls only functions that are
-    // safe in a signal handler. `SA_ONSTACK` uses the alternate stack of Rust's threads, if the thread has one.
+    // SAFETY: an all-zero `sigaction` is a valid value, filled before use; the handler calls only
+    // functions that are safe in a signal handler. `SA_ONSTACK` uses the alternate stack of Rust's
+    // threads, if the thread has one.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_bus_error as *const () as libc::sighandler_t;

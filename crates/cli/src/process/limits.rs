@@ -24,8 +24,8 @@ pub(crate) fn raise_open_files(connections: usize) -> usize {
 
 /// Returns large blocks to the system as soon as they are freed.
 ///
-/// When a mapped block is freed, glibc raises the size above which blocks are mapped, up to 32 MiB; later blocks then
-/// stay in the arenas of the threads that read request bodies.
+/// When a mapped block is freed, glibc raises the size above which blocks are mapped, up to 32 MiB; later
+/// blocks then stay in the arenas of the threads that read request bodies.
 pub(crate) fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
     for (parameter, bytes) in [(libc::M_MMAP_THRESHOLD, 256 << 10), (libc::M_TRIM_THRESHOLD, 1 << 20)] {

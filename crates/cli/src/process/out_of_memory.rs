@@ -1,8 +1,8 @@
 //! Memory that the system refuses, as it does under `ulimit -v`.
 //!
-//! What is large is allocated where a refusal is an error of the load or of the request. Everything else is small and cannot
-//! fail in Rust, so a reserve is held for it: it is given up when a small allocation is refused, and the process ends with a message
-//! and the exit code of an error only after it is used up.
+//! What is large is allocated where a refusal is an error of the load or of the request. Everything else is
+//! small and cannot fail in Rust, so a reserve is held for it: it is given up when a small allocation is
+//! refused, and the process ends with a message and the exit code of an error only after it is used up.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -21,7 +21,7 @@ const RETRY_EVERY: u32 = 1024;
 
 /// The reserve; null if there is none, or if it has been given up.
 static HELD: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-/// Allocations since the reserve was given up; 0 if it is held, or if none is wanted.
+/// Allocations since the reserve was given up; 0 if it is held, or if none is needed.
 static SINCE: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -80,8 +80,8 @@ unsafe impl GlobalAlloc for WithReserve {
     }
 }
 
-/// If the address space is limited: holds the reserve, makes the main thread's stack available, and explains aborts. Called by the
-/// main thread before there are others.
+/// If the address space is limited: holds the reserve, makes the main thread's stack available, and explains
+/// aborts. Called by the main thread before there are others.
 pub(crate) fn prepare() {
     #[cfg(unix)]
     if limit().is_some() {
@@ -161,13 +161,14 @@ fn hold_again() {
     }
 }
 
-/// Installs a handler of SIGABRT, which Rust raises after a large allocation that cannot fail, and the C library after one of its own.
+/// Installs a handler of SIGABRT, which Rust raises after the refusal of a large allocation whose caller
+/// cannot return an error, and the C library after the refusal of one of its allocations.
 #[cfg(unix)]
 fn explain_aborts() {
     use std::mem::MaybeUninit;
 
-    // SAFETY: an all-zero `sigaction` is a valid value, filled before use; the handler calls only functions that are
-    // safe in a signal handler.
+    // SAFETY: an all-zero `sigaction` is a valid value, filled before use; the handler calls only functions
+    // that are safe in a signal handler.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = on_abort as *const () as libc::sighandler_t;
@@ -189,7 +190,8 @@ extern "C" fn on_abort(_signal: libc::c_int) {
     unsafe { libc::signal(libc::SIGABRT, libc::SIG_DFL) };
 }
 
-/// Writes how many bytes were refused, and the limit, and ends the process. Nothing here allocates, locks or unwinds.
+/// Writes how many bytes were refused, and the limit, and ends the process. Nothing here
+/// allocates, locks or unwinds.
 fn end(refused: usize) -> ! {
     let mut message = Message::default();
     message.text(b"tern: out of memory: ");
@@ -268,8 +270,9 @@ mod tests {
     #[test]
     fn the_refusal_of_a_large_allocation_is_the_callers() {
         let layout = Layout::from_size_align(isize::MAX as usize / 2, 8).unwrap();
+        // without black_box the compiler omits the call
         // SAFETY: the layout is not empty, and nothing is written.
-        assert!(std::hint::black_box(unsafe { WithReserve.alloc(layout) }).is_null()); // or the compiler omits the call
+        assert!(std::hint::black_box(unsafe { WithReserve.alloc(layout) }).is_null());
         assert_eq!(REFUSED.get(), layout.size());
         assert_eq!(std::thread::spawn(|| REFUSED.get()).join().unwrap(), 0);
         assert!(Vec::<u8>::new().try_reserve_exact(layout.size()).is_err());

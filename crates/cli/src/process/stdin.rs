@@ -35,8 +35,8 @@ pub(crate) fn piped() -> CliResult<String> {
     unless_silent(stdin, WAITS, |message| eprintln!("tern: {message}"))
 }
 
-/// Reads to the end, unless no byte arrives within the timeout. The thread of an abandoned reader lives until the
-/// process ends.
+/// Reads to the end, unless no byte arrives within the timeout. The thread of an abandoned reader
+/// lives until the process ends.
 fn unless_silent(
     mut input: impl Read + Send + 'static,
     waits: Waits,

@@ -28,8 +28,8 @@ fn one_line(message: &str) -> String {
     format!("{} ... ({} bytes omitted) ... {}", &text[..head], tail - head, &text[tail..])
 }
 
-/// Model text for stdout: unchanged, or for a terminal with control characters escaped (except line feeds and tabs),
-/// because tokens may contain any bytes.
+/// Model text for stdout: unchanged, or for a terminal with control characters escaped (except line feeds and
+/// tabs), because tokens may contain any bytes.
 pub(crate) fn model_text(text: &str, is_terminal: bool) -> Cow<'_, str> {
     let kept = ['\n', '\t'];
     if !is_terminal || matches!(escaped(&text.replace(kept, " ")), Cow::Borrowed(_)) {

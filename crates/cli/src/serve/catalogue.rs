@@ -51,7 +51,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads headers until no more are wanted.
+    /// Reads headers until the queue is empty.
     fn work(&self) {
         loop {
             let mut state = self.lock();

@@ -41,7 +41,7 @@ struct Entry {
     /// Other names of it.
     aliases: Vec<String>,
     target: String,
-    /// Where it is; none if it is embedded.
+    /// Its path; none if it is embedded.
     path: Option<PathBuf>,
 }
 

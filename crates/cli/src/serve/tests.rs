@@ -1,7 +1,7 @@
 //! How the process of a server ends when its engine or its loader fails.
 //!
-//! A test starts the test binary again as a process that runs only [`process`]: it serves a model whose device or loader
-//! fails, and ends as `tern serve` does.
+//! A test starts the test binary again as a process that runs only [`process`]: it serves a model whose
+//! device or loader fails, and ends as `tern serve` does.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,5 +1,5 @@
-//! A text in chunks of the context, as llama.cpp cuts it: tokenized once, without overlap, and each chunk begins with BOS if the
-//! model expects one.
+//! A text in chunks of the context, as llama.cpp cuts it: tokenized once, without overlap, and each chunk
+//! begins with BOS if the model expects one.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Reads a file and cuts it into chunks of a model's context, at most so many.
+    /// Reads a file and cuts it into chunks of a model's context, at most `most`.
     pub(crate) fn read(file: &Path, model: &OpenedModel, most: Option<usize>) -> CliResult<Windows> {
         let wrong = |why: String| CliError::message(format!("{}{why}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|e| wrong(format!(": {e}")))?;
@@ -57,7 +57,8 @@ impl Windows {
     }
 }
 
-/// A model on a device, for one chunk at a time, in steps of so many tokens that all return their rows.
+/// A model on a device, for one chunk at a time, in steps of at most `max_tokens`
+/// tokens and `max_outputs` rows.
 pub(crate) fn runner(
     model: OpenedModel,
     backend: Box<dyn Backend>,

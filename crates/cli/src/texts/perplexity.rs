@@ -1,4 +1,5 @@
-//! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does, and how much it differs from another model.
+//! `tern perplexity`: how well a model predicts a text, measured as llama.cpp does, and how much it differs
+//! from another model.
 //!
 //! The second half of each chunk is scored.
 

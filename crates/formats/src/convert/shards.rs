@@ -35,7 +35,8 @@ pub(super) struct Shard {
 }
 
 impl Shard {
-    /// The files of a conversion. Those of a split model have numbers in their names, and the first one has all keys.
+    /// The files of a conversion. Those of a split model have numbers in their names, and
+    /// the first one has all keys.
     pub(super) fn plan(
         conversion: &Conversion<'_>,
         model: &Checkpoint,

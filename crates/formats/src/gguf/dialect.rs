@@ -1,8 +1,8 @@
 //! The dialect of a file's type ids: detected from the ids themselves, and for id 42 from the offsets.
 //!
-//! Id 42 is 64 weights in 18 bytes upstream and 128 weights in 34 bytes in the first ternary files. No key tells them
-//! apart (`general.file_type` is the same in both). But tensors are contiguous, so each offset is the sum of the padded
-//! sizes before it, and only one block size matches.
+//! Id 42 is 64 weights in 18 bytes upstream and 128 weights in 34 bytes in the first ternary files. No key
+//! distinguishes them (`general.file_type` is the same in both). But tensors are contiguous, so each offset
+//! is the sum of the padded sizes before it, and only one block size matches.
 
 use tern_quant::{Dialect, Quant};
 
@@ -53,7 +53,8 @@ pub(crate) fn decide<'a>(shards: impl Iterator<Item = &'a Header>) -> Result<Dia
     }
 }
 
-/// Dialects that match the ids and the metadata. If there are several, they differ only in the meaning of id 42.
+/// Dialects that match the ids and the metadata. If there are several, they differ only
+/// in the meaning of id 42.
 fn candidates(metadata: Option<&Metadata>, has: impl Fn(&[u32]) -> bool) -> &'static [Dialect] {
     use Dialect::*;
     let is = |key, value: &str| {
@@ -69,7 +70,8 @@ fn candidates(metadata: Option<&Metadata>, has: impl Fn(&[u32]) -> bool) -> &'st
     } else if !has(&[AMBIGUOUS]) {
         &[Ggml]
     } else if is("general.quantization_version", "TQ2_0_g128") {
-        // a number in every other file; the block size equals that of the legacy format, so only this key decides
+        // a number in every other file; the block size equals that of the legacy format,
+        // so only this key decides
         &[Ggml, OxiBonsai]
     } else {
         &[Ggml, PrismLegacy]

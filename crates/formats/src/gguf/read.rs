@@ -179,7 +179,8 @@ fn read_bool(byte: u8, key: &str) -> Result<bool, FormatError> {
 }
 
 fn read_infos(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Info>, FormatError> {
-    cursor.check_count(count, 25, &Part::Tensors)?; // name of 8 + 1 bytes, dimension count 4, type 4, offset 8
+    // name of 8 + 1 bytes, dimension count 4, type 4, offset 8
+    cursor.check_count(count, 25, &Part::Tensors)?;
     limits::check("the tensor list", count, MAX_TENSORS)?;
     let infos: Vec<Info> = (0..count).map(|i| read_info(cursor, i)).collect::<Result<_, _>>()?;
     let mut seen = HashSet::with_capacity(infos.len());

@@ -68,8 +68,8 @@ impl Writer {
         self.tensors.get_index(index).map(|(_, t)| t.bytes)
     }
 
-    /// Writes the file and returns its size. `data` is called once per tensor, in order, and writes exactly its bytes;
-    /// nothing is buffered here.
+    /// Writes the file and returns its size. `data` is called once per tensor, in order, and writes exactly
+    /// its bytes; nothing is buffered here.
     pub fn write_to(
         &self,
         out: &mut dyn Write,

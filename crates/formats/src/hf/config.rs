@@ -31,7 +31,8 @@ impl Config {
         let path = folder.join(file);
         let Some(text) = read_text(&path)? else { return Ok(None) };
         let parsed = serde_json::from_str(&text).or_else(|e| match text.contains("Infinity") {
-            true => serde_json::from_str(&text.replace("Infinity", LARGE)), // Python writes it, JSON does not have it
+            // Python writes it, JSON does not have it
+            true => serde_json::from_str(&text.replace("Infinity", LARGE)),
             false => Err(e),
         });
         let object: Map<String, Value> =
@@ -51,7 +52,7 @@ impl Config {
         self.objects.iter().flatten()
     }
 
-    /// The object under a key, as a configuration of its own.
+    /// The object under a key, as a separate configuration.
     pub(crate) fn object(&self, key: &str) -> Lookup<Option<Config>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let object = value.as_object().ok_or_else(|| self.wrong(key, "an object"))?;

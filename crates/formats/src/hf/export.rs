@@ -1,7 +1,7 @@
 //! A checkpoint as a Hugging Face folder: the way back of `hf::open`, by the same tables.
 //!
-//! The folder is written beside its final name, opened as any other and compared with the model, and renamed only then: what
-//! cannot be expressed in a folder differs there, and is refused by its name.
+//! The folder is written beside its final name, opened as any other and compared with the model, and renamed
+//! only then: what cannot be expressed in a folder differs there, and is refused by its name.
 
 mod check;
 mod config;
@@ -58,8 +58,8 @@ const fn written(family: &'static Family, model_type: &'static str) -> Written {
     Written { family, model_type, with_key: None }
 }
 
-/// Families whose tensors are those of GGUF files under other names, in another order of rows or without a one; the first that suits a
-/// model counts.
+/// Families whose tensors are those of GGUF files under other names, in another order of rows or without a
+/// one; the first that suits a model counts.
 static WRITTEN: &[Written] = &[
     Written { with_key: Some("expert_count"), ..written(&families::MIXTRAL, "mixtral") },
     written(&families::LLAMA, "llama"),
@@ -80,7 +80,8 @@ static WRITTEN: &[Written] = &[
 ];
 
 impl FolderExport<'_> {
-    /// Writes the folder, checks it and returns what it has. `progress` gets the bytes of the model that are done.
+    /// Writes the folder, checks it and returns what it has. `progress` gets the bytes of
+    /// the model that are done.
     ///
     /// ```no_run
     /// use tern_formats::{Checkpoint, FolderExport};

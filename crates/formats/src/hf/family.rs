@@ -1,4 +1,5 @@
-//! What differs between the folders of architectures: which keys and tensors they have, and what those are in GGUF terms.
+//! What differs between the folders of architectures: which keys and tensors they have, and what
+//! those are in GGUF terms.
 
 use super::import::Import;
 use crate::FormatError;
@@ -41,8 +42,8 @@ pub(crate) enum Kind {
     OptionalText,
 }
 
-/// A tensor: its name, without `.weight` or `.bias` if it has either, with `*` for the number of an expert. Names of layers begin
-/// after `layers.N.`, and become `blk.N.`.
+/// A tensor: its name, without `.weight` or `.bias` if it has either, with `*` for the number of an expert.
+/// Names of layers begin after `layers.N.`, and become `blk.N.`.
 pub(crate) struct Rule {
     pub(crate) from: &'static str,
     pub(crate) to: &'static str,

@@ -1,4 +1,5 @@
-//! One folder on its way to a checkpoint: its configuration and weights, and the keys and tensors made of them so far.
+//! One folder on its way to a checkpoint: its configuration and weights, and the keys and
+//! tensors made of them so far.
 
 use indexmap::IndexMap;
 

@@ -1,4 +1,5 @@
-//! Rows of weights on their way from a folder to a checkpoint: rearrangements that are done when the rows are read.
+//! Rows of weights on their way from a folder to a checkpoint: rearrangements that are
+//! done when the rows are read.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use tern_quant::Quant;
 use crate::Tensor;
 use crate::safetensors::{Dtype, Entry};
 
-/// Weights in a format, with a shape of its own order: the slowest dimension first. Cloning shares the bytes.
+/// Weights in a format. The shape has the slowest dimension first. Cloning shares the bytes.
 #[derive(Clone)]
 pub(crate) struct Matrix {
     pub(crate) quant: &'static Quant,

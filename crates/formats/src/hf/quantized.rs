@@ -1,4 +1,5 @@
-//! Quantised checkpoints: the tensors of each method as rows in a format that kernels have, exactly where one exists.
+//! Quantised checkpoints: the tensors of each method as rows in a format that kernels have,
+//! exactly where one exists.
 
 mod codes;
 mod fp4;
@@ -54,7 +55,8 @@ fn unexpected(entry: &Entry, want: &str) -> FormatError {
     FolderError::tensor(&entry.name, want, found).into()
 }
 
-/// The weights of a folder: quantised ones decoded into formats as `quantization_config` says, others as they are.
+/// The weights of a folder: quantised ones decoded into formats as `quantization_config`
+/// says, others as they are.
 pub(crate) fn weights(
     entries: IndexMap<String, Entry>,
     config: &Config,

@@ -1,8 +1,10 @@
-//! What is left of a folder's tensors: named values in file order, of which readers take those that they know.
+//! What is left of a folder's tensors: named values in file order, of which readers
+//! take those that they know.
 
 use indexmap::IndexMap;
 
-/// Values by name. A taken one leaves its place empty: removing places would move all after them, for each tensor of a folder.
+/// Values by name. A taken one leaves its place empty: removing places would move all after them, for each
+/// tensor of a folder.
 pub(crate) struct Remaining<T> {
     places: IndexMap<String, Option<T>>,
 }

@@ -100,8 +100,8 @@ impl Import {
     }
 }
 
-/// The order of rows of heads in which column `i` of the first half of a head is beside column `i` of the second; `None` if the rows
-/// are not so many heads of an even number of rows.
+/// The order of rows of heads in which column `i` of the first half of a head is beside column `i` of the
+/// second; `None` if the rows are not `heads` heads of an even number of rows.
 pub(crate) fn paired_rows(rows: u64, heads: u64) -> Option<Vec<u32>> {
     let dim = rows.checked_div(heads).filter(|dim| dim * heads == rows && dim % 2 == 0)?;
     u32::try_from(rows).ok()?;

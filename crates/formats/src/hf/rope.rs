@@ -8,7 +8,7 @@ use crate::{FormatError, Value};
 /// More rotated columns of a head than any model has.
 const MAX_ROTATED: u64 = 1 << 14;
 
-/// Types of layers with rotations of their own.
+/// Types of layers that have different rotations.
 const FULL: &str = "full_attention";
 const LOCAL: &str = "sliding_attention";
 
@@ -90,7 +90,8 @@ impl Import {
                 let divisors = llama3_divisors(&parameters, base, self.uint("rope.dimension_count")?);
                 self.put("rope_freqs.weight".into(), Matrix::vector(divisors))
             }
-            Some("proportional") if self.arch == "gemma4" => Ok(()), // a tensor of the family says which pairs
+            // a tensor of the family says which pairs
+            Some("proportional") if self.arch == "gemma4" => Ok(()),
             Some("yarn") => self.set_yarn(scaling, original),
             Some("longrope" | "su") => self.set_longrope(scaling, original),
             Some(_) => Err(scaling.wrong("rope_type", "default, linear, llama3, yarn or longrope")),
@@ -191,7 +192,8 @@ pub(super) struct Llama3 {
     pub(super) original: f64,
 }
 
-/// What the frequencies of Llama 3 are divided by: low ones by the factor, high ones by 1, and a blend of both between.
+/// What the frequencies of Llama 3 are divided by: low ones by the factor, high ones by 1, and
+/// a blend of both between.
 pub(super) fn llama3_divisors(parameters: &Llama3, base: f64, dims: u64) -> Vec<f32> {
     let Llama3 { factor, low, high, original } = *parameters;
     let divisor = |i: u64| {

@@ -1,4 +1,5 @@
-//! The modules of sentence-transformers around a model: how its rows become one, and matrices behind that row.
+//! The modules of sentence-transformers around a model: how its rows become one, and
+//! the matrices that it is multiplied by.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ const POOLING: [(&str, &str, u64); 3] = [
     ("pooling_mode_lasttoken", "lasttoken", 3),
 ];
 
-/// Names of matrices behind the pooled row.
+/// Names of the matrices that the pooled row is multiplied by.
 const DENSE: [&str; 2] = ["dense_2", "dense_3"];
 
 /// Reads `modules.json` and the folders it names; a folder without it is a model alone.

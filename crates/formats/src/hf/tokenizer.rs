@@ -1,5 +1,5 @@
-//! `tokenizer.json` and the files beside it as the `tokenizer.*` keys of GGUF files. One that our tokenizers cannot reproduce is
-//! refused by name.
+//! `tokenizer.json` and the files beside it as the `tokenizer.*` keys of GGUF files. One that our tokenizers
+//! cannot reproduce is refused by name.
 
 mod pre;
 mod spm;
@@ -264,7 +264,8 @@ impl Ends<'_> {
         Ok(())
     }
 
-    /// Whether texts begin with BOS and end with EOS, and which tokens these are if the template of a text has others.
+    /// Whether texts begin with BOS and end with EOS, and which tokens these are if the
+    /// template of a text has others.
     fn added(&self, metadata: &mut Metadata) -> Result<(), FormatError> {
         let class = self.settings.optional_str("tokenizer_class")?.unwrap_or_default();
         let is_llama = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"]
@@ -337,7 +338,7 @@ fn between(post: Option<&Json>) -> Option<String> {
     }
 }
 
-/// The chat templates: a file of their own, or a key; the first is the one without a name.
+/// The chat templates: a separate file, or a key; the first is the one without a name.
 fn templates(folder: &Path, settings: &Config) -> Result<Vec<(String, String)>, FormatError> {
     let plain = "tokenizer.chat_template";
     if let Some(text) = read_text(&folder.join("chat_template.jinja"))? {

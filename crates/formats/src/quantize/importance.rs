@@ -1,4 +1,5 @@
-//! Importance matrices: per tensor, the mean square of each column's activations, as llama.cpp's `imatrix` writes them.
+//! Importance matrices: per tensor, the mean square of each column's activations, as
+//! llama.cpp's `imatrix` writes them.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -106,8 +107,8 @@ impl ImportanceMatrix {
         })
     }
 
-    /// The older layout: a count of entries, each a name, the number of chunks and the values times it, all lengths as i32; then
-    /// chunks and the name of the text, which the oldest files lack.
+    /// The older layout: a count of entries, each a name, the number of chunks and the values times it, all
+    /// lengths as i32; then chunks and the name of the text, which the oldest files lack.
     fn from_entries(bytes: &[u8]) -> Result<ImportanceMatrix, ImportanceError> {
         let mut rest = bytes;
         let mut tensors = HashMap::new();

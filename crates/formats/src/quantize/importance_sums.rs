@@ -36,7 +36,8 @@ pub struct MeasuredText {
 }
 
 impl ImportanceSums {
-    /// Adds a tensor of so many matrices and columns and returns its number; one of the same name is the same tensor.
+    /// Adds a tensor with `matrices` matrices of `columns` columns and returns its number; one of the same
+    /// name is the same tensor.
     pub fn tensor(&mut self, name: &str, matrices: usize, columns: usize) -> usize {
         let entry = self.tensors.entry(name.to_string());
         let at = entry.index();
@@ -55,7 +56,8 @@ impl ImportanceSums {
         squares.iter_mut().zip(row).for_each(|(sum, x)| *sum += f64::from(*x) * f64::from(*x));
     }
 
-    /// Tensors with matrices that no row was added to, and how many of all their matrices: experts that the text did not need.
+    /// Tensors with matrices that no row was added to, and how many of all their matrices: experts
+    /// that the text did not need.
     pub fn unused(&self) -> impl Iterator<Item = (&str, [usize; 2])> {
         let unused = |sums: &ColumnSums| sums.rows.iter().filter(|rows| **rows == 0).count();
         let all =
@@ -63,7 +65,8 @@ impl ImportanceSums {
         all.filter(|(_, [unused, _])| *unused > 0)
     }
 
-    /// Writes the file that `llama-quantize` and `tern quantize` read, and reads it back. Returns its tensors.
+    /// Writes the file that `llama-quantize` and `tern quantize` read, and reads it
+    /// back. Returns its tensors.
     ///
     /// ```
     /// use tern_formats::quantize::{ImportanceMatrix, ImportanceSums, MeasuredText};

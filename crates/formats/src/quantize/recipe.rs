@@ -44,7 +44,7 @@ enum When {
     Always,
     /// In the first and the last eighth of the layers, and in every third one between.
     MoreBits,
-    /// In so many layers.
+    /// In this many of the first layers.
     First(usize),
     /// In this share of the layers: of eight, the first eighth.
     FirstShare(usize),
@@ -332,7 +332,8 @@ const KEPT: [&str; 9] = [
     "laurel",
 ];
 
-/// Whether a recipe applies to a tensor at all: matrices of weights, except for some that are small and sensitive.
+/// Whether a recipe applies to a tensor at all: matrices of weights, except for some that
+/// are small and sensitive.
 pub(super) fn is_quantized(tensor: &Tensor) -> bool {
     let matrix = tensor.dims.iter().filter(|&&dim| dim > 1).count() >= 2;
     matrix && tensor.name.ends_with("weight") && !KEPT.iter().any(|part| tensor.name.contains(part))

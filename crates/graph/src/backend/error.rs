@@ -6,8 +6,8 @@ pub enum BackendError {
     /// Not enough memory; a smaller request may succeed.
     #[error("{0}")]
     OutOfMemory(String),
-    /// The device's context and everything in it are lost. All later calls fail; only a new process can use the device
-    /// again.
+    /// The device's context and everything in it are lost. All later calls fail; only a new process
+    /// can use the device again.
     #[error("{0}")]
     DeviceLost(String),
     /// The device is missing, or cannot do this.
@@ -21,5 +21,5 @@ pub enum BackendError {
     Other(String),
 }
 
-/// Of calls of a backend.
+/// The result of a backend's call.
 pub(crate) type Result<T> = std::result::Result<T, BackendError>;

@@ -6,8 +6,8 @@ use super::error::{BackendError, Result};
 use super::handles::{Program, Ticket};
 use super::step::{Step, StepOutput};
 
-/// Finished steps that have not been collected, and the samples that the next step may carry over: for backends that
-/// compute inside `submit`.
+/// Finished steps that have not been collected, and the samples that the next step may carry over: for
+/// backends that compute inside `submit`.
 #[derive(Debug, Default)]
 pub struct Finished {
     steps: u64,

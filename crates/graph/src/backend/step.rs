@@ -1,4 +1,5 @@
-//! A step: tokens of sequences and the rows that are requested, with the checks before it runs, and its results.
+//! A step: tokens of sequences and the rows that are requested, with the checks before
+//! it runs, and its results.
 
 use super::error::{BackendError, Result};
 use super::handles::Program;
@@ -14,7 +15,8 @@ pub struct Step {
     pub slices: Vec<Slice>,
     /// The requested rows.
     pub outputs: Vec<Output>,
-    /// Tokens sampled by the step before. The placeholder in `tokens` is used only if no token could be sampled.
+    /// Tokens sampled by the step before. The placeholder in `tokens` is used only if
+    /// no token could be sampled.
     pub carried: Vec<Carried>,
     /// The program of the step before, if it is another one than this step's.
     pub carried_from: Option<Program>,
@@ -22,7 +24,8 @@ pub struct Step {
     pub inputs: Vec<Vec<f32>>,
 }
 
-/// A token that is not known yet: it is sampled by the step before, of the same program or of [`Step::carried_from`].
+/// A token that is not known yet: it is sampled by the step before, of the same program or of
+/// [`Step::carried_from`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     /// Index into this step's tokens.
@@ -40,8 +43,8 @@ pub struct Slice {
     pub position: usize,
     /// The sequence's KV pages.
     pub pages: PageTable,
-    /// Its pages in the layers with a window, if they have their own. Entries of pages that lie before the window of the
-    /// slice's first token are any page of the cache: what they hold has no effect.
+    /// Its pages in the layers with a window, if they have their own. Entries of pages that lie before the
+    /// window of the slice's first token are any page of the cache: what they hold has no effect.
     pub window_pages: PageTable,
     /// Its state slots, if the graph has recurrent layers.
     pub state: Option<StateSlots>,
@@ -128,8 +131,8 @@ impl Step {
         self.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(|p| s.type_at(p)))
     }
 
-    /// Refuses a step that does not fit its graph: token ids, slices, pages, state slots and rows all in range.
-    /// `state_slots` is the number of reserved slots, `None` if the graph has no recurrent layers.
+    /// Refuses a step that does not fit its graph: token ids, slices, pages, state slots and rows all in
+    /// range. `state_slots` is the number of reserved slots, `None` if the graph has no recurrent layers.
     pub fn check(&self, vocab: usize, kv: KvSize, state_slots: Option<usize>) -> Result<()> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         if self.tokens.is_empty() {
@@ -184,8 +187,8 @@ impl Step {
         }
     }
 
-    /// Refuses to carry over what the step before does not sample; `sampled` tells which of its outputs do, and is empty
-    /// if there was no step before.
+    /// Refuses to carry over what the step before does not sample; `sampled` tells which of its outputs do,
+    /// and is empty if there was no step before.
     pub fn check_carried(&self, sampled: &[bool]) -> Result<()> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         for c in &self.carried {

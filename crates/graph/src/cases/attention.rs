@@ -48,7 +48,8 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
         (Attention { window: Some(7), ..plain }, vec![20, 1, 30]),
         (Attention { temperature: Some(Temperature { scale: 0.8, length: 6 }), ..plain }, vec![20, 1, 9]),
         (Attention { softcap: Some(5.0), scale: 1.0, ..plain }, vec![50, 1]),
-        (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]), // long enough to be split, in odd groups
+        // long enough to be split, in odd groups
+        (Attention { heads: 9, kv_heads: 3, ..plain }, vec![1030, 4]),
         (Attention { kv_heads: 2, head_dim: 512, v_dim: 512, scale: 0.05, ..plain }, vec![37, 1, 3, 600]),
         (Attention { kv_heads: 1, head_dim: 576, v_dim: 512, scale: 0.05, ..plain }, vec![20, 1]),
     ] {
@@ -75,7 +76,8 @@ pub(super) fn attentions() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Two attentions to the same keys and values, the second one with other queries and a window; another layer is between them.
+/// Two attentions to the same keys and values, the second one with other queries and a window;
+/// another layer is between them.
 fn shared(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     let rng = &mut Random::new(6);
     let (heads, dim) = (args.heads, args.head_dim);

@@ -1,4 +1,5 @@
-//! Cases of steps that a server runs: a few tokens of several sequences, and ops that pass values to each other.
+//! Cases of steps that a server runs: a few tokens of several sequences, and ops that
+//! pass values to each other.
 
 use tern_quant::{Q1_0, Q2_0, Q4_K, Q8_0, Quant};
 
@@ -12,14 +13,16 @@ pub(super) fn batches() -> Result<Vec<Case>, GraphError> {
         cases.push(residual(quant)?);
     }
     for quant in [&Q1_0, &Q4_K] {
-        cases.push(linear(quant, 4400, 5120, 4)?); // more columns and rows than the registers of a few tokens hold
+        // more columns and rows than the registers of a few tokens hold
+        cases.push(linear(quant, 4400, 5120, 4)?);
     }
     cases.push(sequences(None)?);
     cases.push(sequences(Some(50))?);
     Ok(cases)
 }
 
-/// `norm(x + x * v^T) * w^T`: the second linear normalises what the first one adds to, here without a norm before it.
+/// `norm(x + x * v^T) * w^T`: the second linear normalises what the first one adds to, here
+/// without a norm before it.
 fn residual(quant: &'static Quant) -> Result<Case, GraphError> {
     let rng = &mut Random::new(6);
     let mut case = Case::new(format!("residual and norm {}", quant.name.to_lowercase()), 1e-3);

@@ -5,7 +5,8 @@ use tern_quant::{FieldType, Quant};
 use super::{Case, attend, linear};
 use crate::{Attention, GraphError, HostTensor, PageTable, Random, Slice, Step};
 
-/// Input rows with a value that is not finite: their results must not be finite either, and all others must be.
+/// Input rows with a value that is not finite: their results must not be finite
+/// either, and all others must be.
 const BAD: [(usize, f32); 4] = [(3, f32::NAN), (9, f32::INFINITY), (14, f32::NEG_INFINITY), (20, f32::NAN)];
 
 /// Sets one value in each of these rows of a float table, each in another column.
@@ -79,7 +80,7 @@ pub(super) fn not_finite() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Offset and bytes of the first float in a weight's third block, or of the scale behind all blocks.
+/// Offset and bytes of the first float in a weight's third block, or of the scale after all blocks.
 fn scale_of(quant: &Quant, half: u16, float: f32) -> Option<(usize, Vec<u8>)> {
     if quant.tail > 0 {
         return Some((35 * 512 / quant.block_len * quant.block_bytes(), float.to_le_bytes().to_vec()));

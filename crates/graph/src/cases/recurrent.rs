@@ -1,4 +1,5 @@
-//! Cases of recurrent ops: several steps of one sequence, and several sequences in one step, in slots that change.
+//! Cases of recurrent ops: several steps of one sequence, and several sequences in one
+//! step, in slots that change.
 
 use super::{Case, INPUTS};
 use crate::{

@@ -1,4 +1,5 @@
-//! Cases of ops that are not causal: texts of different lengths in one step, and layers that share a KV layer.
+//! Cases of ops that are not causal: texts of different lengths in one step, and
+//! layers that share a KV layer.
 
 use super::{Case, INPUTS, PAGE_LEN};
 use crate::{Attention, GraphError, HostTensor, KvCells, Output, PageTable, Random, Slice, Step, TableRow};
@@ -31,8 +32,8 @@ pub(super) fn whole_sequences() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Two attentions one after the other, which share a KV layer, on several texts; the second step has their pages in another
-/// order.
+/// Two attentions one after the other, which share a KV layer, on several texts; the second step has their
+/// pages in another order.
 fn texts(args: Attention, kv_cells: KvCells, tolerance: f32) -> Result<Case, GraphError> {
     let rng = &mut Random::new(9);
     let Attention { heads, kv_heads, head_dim, v_dim, .. } = args;

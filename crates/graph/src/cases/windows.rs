@@ -1,4 +1,5 @@
-//! Cases of layers with a window that have their own pages: entries before the window name pages of other sequences.
+//! Cases of layers with a window that have their own pages: entries before the window name
+//! pages of other sequences.
 
 use super::{Case, INPUTS, PAGE_LEN};
 use crate::{Attention, GraphError, HostTensor, KvCells, Output, PageTable, Random, Slice, Step};
@@ -24,8 +25,8 @@ pub(super) fn windows() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
-/// Full attention and attention to a window, added up. The pages of a long sequence that fall out of the window are used
-/// for another one, whose values are not finite, while their entries still name them.
+/// Full attention and attention to a window, added up. The pages of a long sequence that fall out of the
+/// window are used for another one, whose values are not finite, while their entries still name them.
 fn released(args: Attention, window: usize) -> Result<Case, GraphError> {
     let rng = &mut Random::new(8);
     let Attention { heads, kv_heads, head_dim, v_dim, .. } = args;
@@ -63,7 +64,8 @@ fn released(args: Attention, window: usize) -> Result<Case, GraphError> {
             ..Step::default()
         });
     };
-    // sequence, position and tokens: a prompt in two chunks, then both sequences together, then the long one alone
+    // sequence, position and tokens: a prompt in two chunks, then both sequences
+    // together, then the long one alone
     step(&[(0, 0, 100)], rng);
     step(&[(0, 100, 75)], rng);
     step(&[(1, 0, 40), (0, 175, 30)], rng);
@@ -90,7 +92,7 @@ struct Sequences {
 
 impl Sequences {
     fn slice(&mut self, sequence: usize, position: usize, len: usize) -> Slice {
-        // the entries stay: what they name belongs to whoever took the page
+        // the entries stay: they name pages that another sequence may own
         if sequence == 0 {
             let keep = (position + 1).saturating_sub(self.window) / PAGE_LEN;
             for at in std::mem::replace(&mut self.released, keep)..keep {

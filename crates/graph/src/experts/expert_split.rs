@@ -1,4 +1,5 @@
-//! Cuts the experts of some layers out of a graph: the device runs the rest, and each piece is a graph for the host.
+//! Cuts the experts of some layers out of a graph: the device runs the rest, and each piece
+//! is a graph for the host.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,7 +18,8 @@ pub struct ExpertPiece {
 /// A graph in two parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertSplit {
-    /// The whole graph with [`Op::HostExperts`] in place of the pieces, which are numbered from `first_piece` on.
+    /// The whole graph with [`Op::HostExperts`] in place of the pieces, which are
+    /// numbered from `first_piece` on.
     pub device: Graph,
     /// The index of each weight of the device in the whole graph.
     pub device_weights: Vec<usize>,
@@ -39,7 +41,8 @@ impl Graph {
         blocks(self).len()
     }
 
-    /// Cuts out the experts of the first `layers` layers that have some; their pieces are numbered from `first_piece` on.
+    /// Cuts out the experts of the first `layers` layers that have some; their pieces are
+    /// numbered from `first_piece` on.
     pub fn split_experts(&self, layers: usize, first_piece: usize) -> Result<ExpertSplit> {
         let mut blocks = blocks(self);
         if layers > blocks.len() {
@@ -82,7 +85,8 @@ fn blocks(graph: &Graph) -> Vec<Block> {
     (0..graph.nodes.len()).filter_map(|node| block(graph, node)).collect()
 }
 
-/// The block of a route. `None` if other nodes read its values, or if it reads other values than x and logits.
+/// The block of a route. `None` if other nodes read its values, or if it reads other
+/// values than x and logits.
 fn block(graph: &Graph, route: usize) -> Option<Block> {
     let Op::Route { logits, .. } = graph.nodes[route].op else { return None };
     let is_mix = |node: &usize| match graph.nodes[*node].op {

@@ -1,4 +1,5 @@
-//! [`HostExperts`]: a device whose graphs leave the experts of some layers to a second backend in the host's memory.
+//! [`HostExperts`]: a device whose graphs leave the experts of some layers to a second
+//! backend in the host's memory.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,8 @@ use crate::{
 
 type Result<T> = std::result::Result<T, BackendError>;
 
-/// A device and a host that computes the experts of the first layers. Their weights are stored on the host only.
+/// A device and a host that computes the experts of the first layers. Their weights are
+/// stored on the host only.
 pub struct HostExperts {
     device: Box<dyn Backend>,
     host: Arc<Mutex<Host>>,
@@ -113,7 +115,7 @@ impl Backend for HostExperts {
         Ok(self.add(Stored { device, host: None }))
     }
 
-    /// Of the device.
+    /// The scratch on the device.
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
         let split = self.split(graph, 0);
         split.map_or(0, |split| self.device.scratch(&split.device, max_tokens, max_outputs))
@@ -171,7 +173,8 @@ impl Backend for HostExperts {
         self.device.adapts_all_steps()
     }
 
-    /// `submit` waits for the host in most of a step: submitting the next one early would delay the results of this one.
+    /// `submit` waits for the host in most of a step: submitting the next one early would delay
+    /// the results of this one.
     fn runs_ahead(&self) -> bool {
         false
     }

@@ -96,7 +96,8 @@ impl Graph {
         Ok(self.push(Op::Mix { x, route }, Value { width: width / used, outputs_only: false }))
     }
 
-    /// Experts of each weight that one token reads, and all of them, in the order of `weights`: 1 of 1 for most.
+    /// Experts of each weight that one token reads, and all of them, in the order of
+    /// `weights`: 1 of 1 for most.
     pub fn experts_used(&self) -> Vec<[usize; 2]> {
         let mut used: Vec<_> = self.weights.iter().map(|w| [w.experts; 2]).collect();
         for node in &self.nodes {

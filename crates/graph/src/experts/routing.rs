@@ -28,7 +28,8 @@ pub enum Gating {
     SqrtSoftplus,
 }
 
-/// Equal groups of experts, of which the best are searched: those with the largest sum of their two best scores.
+/// Equal groups of experts, of which the best are searched: those with the largest sum
+/// of their two best scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpertGroups {
     /// Groups of all experts.
@@ -41,9 +42,9 @@ pub struct ExpertGroups {
 const LEAST_SUM: f32 = 6.103_515_6e-5;
 
 impl Routing {
-    /// Chooses the experts of one token: `used` ids, best first, and then their weights. `bias` is added to the scores
-    /// that choose, not to the weights. Of equal scores the lower id is first; a logit that is not finite makes all
-    /// weights NaN. `workspace` is reused by later calls.
+    /// Chooses the experts of one token: `used` ids, best first, and then their weights. `bias` is added to
+    /// the scores that choose, not to the weights. Among equal scores the lower id is first; a logit that is
+    /// not finite makes all weights NaN. `workspace` is reused by later calls.
     pub fn choose(
         &self,
         logits: &[f32],

@@ -1,8 +1,9 @@
 //! Low-rank adapters (LoRA): linears that also add `scale * B (A x)`, for the adapters of each sequence.
 //!
-//! The matrices of all adapters of a linear are stacked, with one rank for all: `A` has the rows of one adapter after those of
-//! another, and `B` the columns. Between the two, [`Op::ScaleAdapters`] multiplies the columns of each adapter by the scale with
-//! which the row's sequence uses it, so that sequences with different adapters and with none share a step.
+//! The matrices of all adapters of a linear are stacked, with one rank for all: `A` has the rows of one
+//! adapter after those of another, and `B` the columns. Between the two, [`Op::ScaleAdapters`] multiplies the
+//! columns of each adapter by the scale with which the row's sequence uses it, so that sequences with
+//! different adapters and with none share a step.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -99,8 +100,8 @@ impl AdapterSet {
 }
 
 impl Graph {
-    /// The same model with `adapters` adapters on some of its linears. Its first weights are those of this graph; the others are
-    /// [`AdaptedLinear::a`] and [`AdaptedLinear::b`] of each linear, in order.
+    /// The same model with `adapters` adapters on some of its linears. Its first weights are those of this
+    /// graph; the others are [`AdaptedLinear::a`] and [`AdaptedLinear::b`] of each linear, in order.
     pub fn with_adapters(&self, adapters: usize, linears: &[AdaptedLinear]) -> Result<Graph> {
         let mut graph = Graph { nodes: vec![], ..self.clone() };
         let mut low_rank: Vec<(WeightId, LowRank)> = vec![];

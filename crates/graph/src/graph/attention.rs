@@ -52,7 +52,8 @@ impl Graph {
         Ok(self.push(Op::Attend { q, kv: Some(KeysAndValues { k, v }), layer, args, sinks }, value))
     }
 
-    /// A new KV layer. Attentions that are not causal keep nothing for later steps: those of one shape share a layer.
+    /// A new KV layer. Attentions that are not causal keep nothing for later steps: those of
+    /// one shape share a layer.
     fn kv_layer_of(&mut self, args: &Attention) -> usize {
         let kept = args.kv_layer();
         let shared = |layer: usize| {

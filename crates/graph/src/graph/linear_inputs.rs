@@ -26,10 +26,11 @@ pub struct LinearInput {
 }
 
 impl Graph {
-    /// The model up to the input of its last linear, with the inputs of all linears as its result. Only those with a row
-    /// per token count: the matrix behind the last layer reads the rows that a step requests.
+    /// The model up to the input of its last linear, with the inputs of all linears as its result. Only those
+    /// with a row per token count: the matrix after the last layer reads the rows that a step requests.
     ///
-    /// Rows are joined by ops that every backend has, so that there is one way to observe a model on all devices.
+    /// Rows are joined by ops that every backend has, so that there is one way to
+    /// observe a model on all devices.
     pub fn linear_inputs(&self) -> Result<LinearInputs> {
         let (mut graph, mut inputs) = (self.clone(), vec![]);
         let mut joined: Vec<Val> = vec![];
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
     use crate::{Activation, Backend, Bindings, Gating, HostTensor, Reference, Routing, Step, StepOutput};
 
-    /// A layer of experts behind a linear, in whose rows each value is known.
+    /// A layer of experts after a linear, in whose rows each value is known.
     fn experts() -> Result<Graph> {
         let mut g = Graph::new();
         let embed = g.matrix("embed", 4, 32)?;

@@ -1,4 +1,5 @@
-//! The recurrent ops: their sizes, and graphs that contain them with checked shapes. Each opens its own state layer.
+//! The recurrent ops: their sizes, and graphs that contain them with checked shapes. Each
+//! opens its own state layer.
 
 use crate::graph::{Result, fail};
 use crate::{Graph, Op, StateLayer, Val, Value, WeightId};
@@ -8,8 +9,9 @@ pub const MAX_TAPS: usize = 8;
 
 /// The sizes of a gated delta rule.
 ///
-/// Per value head, with the query and key of a key head, both divided by `sqrt(sum of squares + eps)`, and the query also by
-/// `sqrt(k_dim)`: `S = exp(rate * softplus(decay + bias)) * S; d = sigmoid(beta) * (v - S^T k); S = S + k d^T; out = S^T q`.
+/// Per value head, with the query and key of a key head, both divided by `sqrt(sum of squares + eps)`, and
+/// the query also by `sqrt(k_dim)`: `S = exp(rate * softplus(decay + bias)) * S`,
+/// `d = sigmoid(beta) * (v - S^T k)`, `S = S + k d^T` and `out = S^T q`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeltaRule {
     /// Query and key heads.
@@ -66,8 +68,8 @@ impl DeltaRule {
 
 /// The sizes of a Mamba-2 scan.
 ///
-/// Per head, with the `B` and `C` of its group: `dt = softplus(dt + bias); S = exp(rate * dt) * S + B (dt * x)^T; out = S^T C +
-/// skip * x`.
+/// Per head, with the `B` and `C` of its group: `dt = softplus(dt + bias)`,
+/// `S = exp(rate * dt) * S + B (dt * x)^T` and `out = S^T C + skip * x`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SelectiveScan {
     /// Heads.

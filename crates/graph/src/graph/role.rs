@@ -24,8 +24,8 @@ pub struct Roles {
     pub vector: bool,
     /// Matrices of a tensor that is read as [`Role::Experts`]; 0 for others.
     pub experts: usize,
-    /// A choice of experts depends on what is computed with it: a small error may change which experts compute a token, and so
-    /// its result by much more.
+    /// A choice of experts depends on what is computed with it: a small error may change which experts
+    /// compute a token, and so its result by much more.
     pub chooses: bool,
 }
 

@@ -1,13 +1,15 @@
-//! Rotated weights: matrices and tables that are stored in another basis, whose readers rotate what they read.
+//! Rotated weights: matrices and tables that are stored in another basis, whose
+//! readers rotate what they read.
 //!
-//! The rotation is a property of the weight. A linear of such a weight reads the rotated value, and an embedding is rotated
-//! back; [`Graph`] adds these ops itself, so that no graph reads a rotated weight without them.
+//! The rotation is a property of the weight. A linear of such a weight reads the rotated value,
+//! and an embedding is rotated back; [`Graph`] adds these ops itself, so that no graph reads a
+//! rotated weight without them.
 
 use crate::graph::{Result, fail};
 use crate::{Graph, Op, Val};
 
-/// A rotation of groups of columns: heads in another order, signs, and a Hadamard transform of each block, divided by the
-/// root of its length. `H[i][j] = (-1)^popcount(i & j)`
+/// A rotation of groups of columns: heads in another order, signs, and a Hadamard transform of each block,
+/// divided by the root of its length. `H[i][j] = (-1)^popcount(i & j)`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotation {
     /// Factor of each column, 1 or -1. `[width]`

@@ -32,12 +32,13 @@ pub enum KvCells {
     F32,
     /// 8-bit integers with one scale per head and token: about half the memory, slightly less exact.
     Int8,
-    /// 8-bit floats (e4m3) with one scale per head and token: as much memory as integers, finer for small values and coarser
-    /// for large ones.
+    /// 8-bit floats (e4m3) with one scale per head and token: as much memory as integers, finer for small
+    /// values and coarser for large ones.
     Fp8,
 }
 
-/// A KV cache to reserve: pages of `page_len` tokens, `pages` of them for every layer that is not in `window`.
+/// A KV cache to reserve: pages of `page_len` tokens, `pages` of them for every layer
+/// that is not in `window`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KvSpec {
     /// The graph's attention layers, in order.
@@ -48,8 +49,8 @@ pub struct KvSpec {
     pub pages: usize,
     /// Tokens per page.
     pub page_len: usize,
-    /// Layers with their own pages and page tables, which lose the pages that fall out of the layers' window; without it,
-    /// all layers keep all tokens.
+    /// Layers with their own pages and page tables, which lose the pages that fall out of the layers' window;
+    /// without it, all layers keep all tokens.
     pub window: Option<WindowLayers>,
 }
 

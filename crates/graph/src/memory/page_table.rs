@@ -3,8 +3,8 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Position `p` of the sequence lives in page `table[p / page_len]`. Clones share the list until one of them changes,
-/// so that a step takes a sequence's pages without copying them.
+/// Position `p` of the sequence lives in page `table[p / page_len]`. Clones share the list until one of them
+/// changes, so that a step takes a sequence's pages without copying them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageTable(Arc<Vec<u32>>);
 

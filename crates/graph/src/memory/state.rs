@@ -1,4 +1,5 @@
-//! The state of recurrent layers: a fixed number of floats per sequence, kept in slots that steps read and write.
+//! The state of recurrent layers: a fixed number of floats per sequence, kept in slots
+//! that steps read and write.
 //!
 //! A step may read one slot and write another, so that a slot that is kept for later is never written again.
 
@@ -59,8 +60,8 @@ fn bytes_per_slot(layers: &[StateLayer]) -> Option<u64> {
     layers.iter().try_fold(0u64, |sum, layer| sum.checked_add((layer.floats as u64).checked_mul(4)?))
 }
 
-/// Refuses slices whose slots are missing, out of range or in each other's way; `slots` is `None` if the graph has no
-/// state.
+/// Refuses slices whose slots are missing, out of range or in each other's way; `slots` is `None` if the
+/// graph has no state.
 pub(crate) fn check_slots(slices: &[Slice], slots: Option<usize>) -> Result<(), BackendError> {
     let fail = |text: String| Err(BackendError::Invalid(text));
     let Some(slots) = slots else { return Ok(()) };

@@ -2,7 +2,8 @@
 
 use crate::{DeltaRule, SelectiveScan, Slice, StateSlots, sigmoid, softplus};
 
-/// The state before the tokens of each slice is given to `run` with the rows of the slice, and is stored where the slice says.
+/// The state before the tokens of each slice is given to `run` with the rows of the slice, and is stored
+/// where the slice says.
 fn each_slice(
     slices: &[Slice],
     state: &mut [f32],

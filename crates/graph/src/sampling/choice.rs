@@ -1,7 +1,8 @@
 //! From logits to one token in integers, so that the order of the summation does not change the token.
 //!
-//! A weight is a fixed point number and a sum of weights is exact. A device must compute exactly as here only [`weight`],
-//! in single f32 operations, and the two products with a total, in f64, as `kernels/sampling/sample.cu` does.
+//! A weight is a fixed point number and a sum of weights is exact. A device must compute exactly as here only
+//! [`weight`], in single f32 operations, and the two products with a total, in f64, as
+//! `kernels/sampling/sample.cu` does.
 
 use super::Sample;
 
@@ -67,7 +68,8 @@ pub(super) fn weight(d: f32) -> u32 {
     nearest(exp * power)
 }
 
-/// The nearest integer, the even one of two, for 0 to 2^30. In two halves: a plain cast would not be vectorized.
+/// The nearest integer, the even one of two, for 0 to 2^30. In two halves: a plain cast
+/// would not be vectorized.
 #[inline]
 fn nearest(x: f32) -> u32 {
     let high = x * (1.0 / 32768.0) + ROUND;
@@ -137,7 +139,8 @@ impl Weights {
         Cut { weight, ties, total: kept.iter().map(|&w| u64::from(w)).sum() }
     }
 
-    /// A weight that at least `top_k` tokens reach, if there are as many runs: each has a peak at least as high.
+    /// A weight that at least `top_k` tokens reach, if there are as many runs: each has
+    /// a peak at least as high.
     fn bound(&self, top_k: usize) -> u32 {
         if top_k == 0 || top_k > self.peaks.len() {
             return 1;

@@ -1,8 +1,9 @@
-//! DRY ("don't repeat yourself"): a penalty on tokens that would continue a repetition, which grows with its length.
+//! DRY ("don't repeat yourself"): a penalty on tokens that would continue a repetition,
+//! which grows with its length.
 //!
-//! For every earlier place where the text's end already occurred, the token that followed it there is penalised by
-//! `multiplier * base^(length - allowed_length)`, where `length` is how many tokens match. Breakers, such as a line
-//! break, end a match, and are never penalised.
+//! For every earlier place where the text's end already occurred, the token that followed it there is
+//! penalised by `multiplier * base^(length - allowed_length)`, where `length` is how many tokens match.
+//! Breakers, such as a line break, end a match, and are never penalised.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Sampling with filters that only the host has: top-n-sigma, typical, XTC and mirostat.
 //!
-//! Order: the temperature, top-n-sigma, min-p, top-k, typical, top-p, XTC, then one draw. Mirostat replaces all but the
-//! temperature. Without these filters the token is the one of `choice.rs`.
+//! Order: the temperature, top-n-sigma, min-p, top-k, typical, top-p, XTC, then one draw. Mirostat replaces
+//! all but the temperature. Without these filters the token is the one of `choice.rs`.
 
 use std::cmp::Reverse;
 
@@ -39,7 +39,7 @@ pub(super) fn choose(sample: &Sample, logits: &[f32]) -> Option<Chosen> {
         let chosen = kept.draw(sample.draw)?;
         let surprise = -kept.probability(chosen).log2() as f32;
         let mu = mu - mirostat.eta * (surprise - mirostat.tau);
-        // a mu that is not finite would keep one token for ever
+        // a mu that is not finite would keep one token in all later draws
         return Some(Chosen { id: chosen.id, mirostat: Some(mu.clamp(f32::MIN, f32::MAX)) });
     }
     if params.top_k > 0 {
@@ -82,7 +82,8 @@ impl Candidates {
         f64::from(of.weight) / self.total() as f64
     }
 
-    /// Keeps the tokens whose surprise is closest to the expected one, until their probabilities pass `typical_p`.
+    /// Keeps the tokens whose surprise is closest to the expected one, until their
+    /// probabilities pass `typical_p`.
     fn typical(&mut self, typical_p: f32) {
         if typical_p >= 1.0 {
             return;
@@ -121,8 +122,8 @@ impl Candidates {
         self.0.drain(..above.saturating_sub(1));
     }
 
-    /// Mirostat: keeps the tokens whose surprise is at most `mu` bits (2), or as many as would have about this surprise if
-    /// probabilities followed Zipf's law (1).
+    /// Mirostat: keeps the tokens whose surprise is at most `mu` bits (2), or as many as would have about
+    /// this surprise if probabilities followed Zipf's law (1).
     fn surprise(&mut self, version: MirostatVersion, mu: f32, vocab: usize) {
         let total = self.total() as f64;
         let bits = |c: &Candidate| -(f64::from(c.weight) / total).log2();

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 /// One bit per token, 32 per word: a token with a set bit may be chosen. Tokens past the last word may not.
 ///
-/// The bits are computed while the model runs, so a mask may still be pending when a step starts; the sampler waits for
-/// it. Clones share one value.
+/// The bits are computed while the model runs, so a mask may still be pending when a step starts; the sampler
+/// waits for it. Clones share one value.
 #[derive(Clone, Debug, Default)]
 pub struct Mask(Arc<OnceLock<Result<Box<[u32]>, String>>>);
 

@@ -7,8 +7,9 @@ use crate::{Dry, Random, Sample, Seen};
 
 /// How tokens are chosen. The default is greedy with every penalty off.
 ///
-/// The repetition penalty looks at the prompt and the generated text, frequency and presence at the generated text
-/// alone: the many markers of a prompt must not keep the model from writing the one that ends its answer.
+/// The repetition penalty looks at the prompt and the generated text, frequency and presence at
+/// the generated text alone: the many markers of a prompt must not keep the model from writing the
+/// one that ends its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// 0 takes the best token; at most 2.
@@ -27,7 +28,8 @@ pub struct Sampling {
     pub presence: f32,
     /// Drop tokens whose logit is more than this many standard deviations below the best one; 0 keeps all.
     pub top_n_sigma: f32,
-    /// Keep the tokens whose surprise is closest to the expected one until their probabilities pass this; 1 keeps all.
+    /// Keep the tokens whose surprise is closest to the expected one until their
+    /// probabilities pass this; 1 keeps all.
     pub typical_p: f32,
     /// Excludes the most probable tokens at random.
     pub xtc: Xtc,
@@ -65,8 +67,8 @@ impl Default for Sampling {
     }
 }
 
-/// XTC ("exclude top choices"): with some probability, all tokens above a threshold but the least probable of them are
-/// excluded.
+/// XTC ("exclude top choices"): with some probability, all tokens above a threshold but the least
+/// probable of them are excluded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Xtc {
     /// How often; 0 is off.
@@ -186,7 +188,8 @@ impl Sampling {
         self.has_penalties() || self.dry.is_on() || self.mirostat.is_some()
     }
 
-    /// Whether a filter is set that only the host has: devices return the logits, from which the host samples.
+    /// Whether a filter is set that only the host has: devices return the logits,
+    /// from which the host samples.
     pub fn needs_host(&self) -> bool {
         let filters = self.top_n_sigma > 0.0 || self.typical_p < 1.0 || self.xtc.probability > 0.0;
         (filters || self.mirostat.is_some()) && !self.is_greedy()

@@ -2,14 +2,14 @@
 //!
 //! A row with a NaN or an infinity gives no token, whatever the parameters.
 //!
-//! Order: mask, bias, DRY and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw depends on the
-//! request's seed and the position, so a replayed, preempted or differently batched request gives the same text. Filters
-//! that only the host has are in `filters.rs`.
+//! Order: mask, bias, DRY and penalties, then temperature, min-p, top-k, top-p, then one draw. The draw
+//! depends on the request's seed and the position, so a replayed, preempted or differently batched request
+//! gives the same text. Filters that only the host has are in `filters.rs`.
 //!
-//! After the temperature, a token has a weight, an integer of at most 2^30. The best come first by weight, and the
-//! lowest id first among equal weights: top-k keeps the k best, top-p the fewest best that together weigh at least
-//! `ceil(top_p * total)`. With everything kept in the order of the ids, the token is the one where the running sum
-//! passes `floor(draw * total)`.
+//! After the temperature, a token has a weight, an integer of at most 2^30. The best come first by weight,
+//! and the lowest id first among equal weights: top-k keeps the k best, top-p the fewest best that together
+//! weigh at least `ceil(top_p * total)`. With everything kept in the order of the ids, the token is the one
+//! where the running sum passes `floor(draw * total)`.
 
 use std::sync::Arc;
 

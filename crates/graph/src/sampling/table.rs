@@ -1,4 +1,5 @@
-//! The table of sampling parameters: what requests, flags, model files and checks know of each is written here once.
+//! The table of sampling parameters: what requests, flags, model files and checks know of
+//! each is written here once.
 
 use std::fmt;
 
@@ -105,7 +106,7 @@ impl Parameter {
     }
 }
 
-/// The largest value of parameters that have no upper limit of their own.
+/// The largest value of parameters that have no upper limit.
 const LARGE: f64 = 1e6;
 
 /// The values of a bias.

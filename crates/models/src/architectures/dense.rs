@@ -1,4 +1,5 @@
-//! Decoders of attention and an MLP in every layer; files of a few of them have experts instead of the MLP, or beside it.
+//! Decoders of attention and an MLP in every layer; files of a few of them have experts instead
+//! of the MLP, or beside it.
 
 pub(crate) mod bitnet;
 pub(crate) mod ernie;

@@ -1,4 +1,5 @@
-//! Models in which all or some layers have a state of a fixed size, a delta rule, Mamba-2 or a convolution, instead of attention or beside it.
+//! Models in which all or some layers have a state of a fixed size, a delta rule, Mamba-2 or a convolution,
+//! instead of attention or beside it.
 
 pub(crate) mod falcon_h1;
 pub(crate) mod granite_hybrid;

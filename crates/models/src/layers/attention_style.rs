@@ -1,4 +1,5 @@
-//! What differs between the attentions of decoders: norms, rotations, windows, shapes of heads, latent keys and values.
+//! What differs between the attentions of decoders: norms, rotations, windows, shapes of
+//! heads, latent keys and values.
 
 use tern_graph::{RopeStyle, Temperature};
 
@@ -40,7 +41,8 @@ pub(crate) struct AttentionStyle {
     pub(crate) latent: Option<Latent>,
     /// The heads of this layer, if layers differ.
     pub(crate) shape: Option<HeadShape>,
-    /// Values are normalised, without weights; a layer without a matrix of values has its keys, before their norm.
+    /// Values are normalised, without weights; a layer without a matrix of values has its
+    /// keys, before their norm.
     pub(crate) norms_values: bool,
     /// The KV layer of an earlier layer, if this one has no keys and values.
     pub(crate) kv_of: Option<usize>,

@@ -203,7 +203,8 @@ impl Build<'_> {
         self.gated_mlp_of(x, names, self.config.ff, style.activation, style.sub_norm.map(name))
     }
 
-    /// The same with these names of gate, up and down, `ff` columns inside, and a norm of them if it has a name.
+    /// The same with these names of gate, up and down, `ff` columns inside, and a norm
+    /// of them if it has a name.
     pub(crate) fn gated_mlp_of(
         &mut self,
         x: Val,

@@ -1,4 +1,5 @@
-//! Layers with a gated delta rule instead of attention: a convolution over queries, keys and values, the rule, a gated norm.
+//! Layers with a gated delta rule instead of attention: a convolution over queries, keys and values, the
+//! rule, a gated norm.
 
 use tern_graph::{Activation, DeltaRule, DeltaWeights, KeyHeads, Val};
 
@@ -53,7 +54,8 @@ impl Build<'_> {
         Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect())
     }
 
-    /// The layer on a normalised value, with its decays and strengths before their functions. `[tokens, width]`
+    /// The layer on a normalised value, with its decays and strengths before their
+    /// functions. `[tokens, width]`
     pub(crate) fn delta_layer(
         &mut self,
         x: Val,

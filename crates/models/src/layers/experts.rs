@@ -111,7 +111,8 @@ impl Build<'_> {
         Ok(self.graph.add(mixed, shared)?)
     }
 
-    /// The weighted sum of the experts that a route has chosen; gate and up may be one tensor. `[tokens, width]`
+    /// The weighted sum of the experts that a route has chosen; gate and up may be one
+    /// tensor. `[tokens, width]`
     pub(crate) fn chosen_experts(
         &mut self,
         x: Val,
@@ -134,7 +135,8 @@ impl Build<'_> {
         Ok(self.graph.mix(parts, route)?)
     }
 
-    /// The weighted sum of experts without a gate: up, a function and down, on `x` of any width. `[tokens, width of x]`
+    /// The weighted sum of experts without a gate: up, a function and down, on `x` of any width.
+    /// `[tokens, width of x]`
     pub(crate) fn plain_experts(
         &mut self,
         x: Val,

@@ -6,8 +6,8 @@ use super::attention_style::{AttentionStyle, Latent};
 use crate::{Build, ModelError};
 
 impl Build<'_> {
-    /// Queries are multiplied with the matrix of keys, and results with that of values, so that the row of a token is a
-    /// key and, without its rotated columns, a value. `[tokens, width]`
+    /// Queries are multiplied with the matrix of keys, and results with that of values, so that the row of a
+    /// token is a key and, without its rotated columns, a value. `[tokens, width]`
     pub(crate) fn latent_attention(
         &mut self,
         x: Val,

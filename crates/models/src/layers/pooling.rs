@@ -1,4 +1,5 @@
-//! The end of a model that computes vectors or scores instead of logits: which rows it returns, and its classifier.
+//! The end of a model that computes vectors or scores instead of logits: which rows it
+//! returns, and its classifier.
 
 use tern_graph::{Function, NormKind, Pooling, Val};
 
@@ -58,8 +59,8 @@ impl Build<'_> {
         Ok(if pooling == Pooling::Mean { self.graph.means(x)? } else { self.graph.outputs(x) })
     }
 
-    /// Matrices behind the pooled row, which some embedding models have. The width of the result has its own key if there is one
-    /// such matrix (ColBERT of LFM2).
+    /// Matrices that the pooled row is multiplied by, in some embedding models. The width of the result has
+    /// its own key if there is one such matrix (ColBERT of LFM2).
     fn projections(&mut self, mut x: Val) -> Result<(), ModelError> {
         let width = self.keys().optional_usize("embedding_length_out")?;
         for name in ["dense_2", "dense_3"] {

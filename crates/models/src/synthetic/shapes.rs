@@ -40,7 +40,8 @@ pub struct Shape {
     pub experts: Option<ShapeExperts>,
     /// The window of local layers, if not the tiny one of tests.
     pub window: Option<usize>,
-    /// What its file has beyond the common keys and tensors, if not the same as other shapes of the architecture.
+    /// What its file has beyond the common keys and tensors, if not the same as other
+    /// shapes of the architecture.
     pub synthetic: Option<&'static Synthetic>,
 }
 

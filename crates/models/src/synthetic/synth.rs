@@ -72,8 +72,8 @@ impl Synth {
         Ok(Synth { model, metadata, quant, constants, synthetic, pools: HashMap::new() })
     }
 
-    /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer format. Files with rotated
-    /// matrices have BF16 for those that are never rotated.
+    /// The format of one weight: vectors stay F32, and rows that do not divide into blocks get a finer
+    /// format. Files with rotated matrices have BF16 for those that are never rotated.
     fn format_of(&self, w: &Weight) -> &'static Quant {
         let candidates = [self.quant, &tern_quant::Q8_0, &tern_quant::F16];
         let fits = |q: &&'static Quant| w.cols.is_multiple_of(q.block_len);
@@ -191,7 +191,8 @@ impl Synth {
     }
 }
 
-/// Routers, convolutions, the biases of experts and tables that are added to embeddings are floats in all files.
+/// Routers, convolutions, the biases of experts and tables that are added to embeddings
+/// are floats in all files.
 fn is_float(w: &Weight) -> bool {
     const FLOATS: &[&str] = &[
         ".bias",

@@ -11,8 +11,8 @@ const RETRY: Duration = Duration::from_millis(20);
 
 /// Choices that are generated concurrently.
 ///
-/// Of several choices with the same prompt the first starts alone: once it has a token, its prompt is in the prefix
-/// cache and the others do not compute it again. Dropping this cancels all of them.
+/// The first of several choices with the same prompt starts alone: once it has a token, its prompt is in the
+/// prefix cache and the others do not compute it again. Dropping this cancels all of them.
 pub(crate) struct ChoiceStreams {
     handle: Handle,
     states: Vec<ChoiceState>,

@@ -39,7 +39,7 @@ impl Scoring {
 }
 
 impl PromptScores {
-    /// Of a prompt of which `scored` tokens are generated.
+    /// The scores of a prompt, of which `scored` tokens are generated.
     pub(crate) fn new(scoring: Scoring, scored: usize) -> PromptScores {
         PromptScores { scoring, left: scored, positions: vec![Value::Null] }
     }

@@ -16,7 +16,7 @@ const X_API_KEY: &str = "x-api-key";
 pub(crate) struct Key([u8; 32]);
 
 impl Key {
-    /// Of requests that have none.
+    /// The key of requests that have none.
     pub(crate) const NONE: Key = Key([0; 32]);
 
     fn new(key: &[u8]) -> Key {
@@ -65,7 +65,8 @@ impl Keys {
     }
 }
 
-/// The key in an `Authorization` header. Browsers use Basic, which lets them prompt for the key of the chat page.
+/// The key in an `Authorization` header. Browsers use Basic, which lets them prompt for
+/// the key of the chat page.
 fn given(header: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = header.to_str().ok()?.trim().split_once(' ')?;
     let rest = rest.trim();

@@ -24,8 +24,9 @@ pub(crate) struct HeldBody {
 }
 
 impl HeldBody {
-    /// Appends `data` and returns true, unless all bodies together would take more than `limit` bytes. The memory
-    /// grows with what has arrived, up to `size` bytes: what a client declares and does not send takes none.
+    /// Appends `data` and returns true, unless all bodies together would take more than `limit`
+    /// bytes. The memory grows with what has arrived, up to `size` bytes: what a client declares and
+    /// does not send takes none.
     fn extend(&mut self, data: &[u8], size: usize, limit: usize) -> bool {
         let (len, capacity) = (self.bytes.len().saturating_add(data.len()), self.bytes.capacity());
         if len > capacity {

@@ -1,4 +1,5 @@
-//! A client's socket: writes have a timeout, and unread input is drained on close so that the response arrives.
+//! A client's socket: writes have a timeout, and unread input is drained on close so
+//! that the response arrives.
 
 use std::io;
 use std::pin::Pin;

@@ -47,7 +47,8 @@ pub(crate) async fn serve(app: Arc<App>, router: Router, stream: TcpStream) {
     run(app, io, requests).await;
 }
 
-/// Serves a client without a slot: `/health` is answered, anything else refused, and the connection ends soon.
+/// Serves a client without a slot: `/health` is answered, anything else refused, and
+/// the connection ends soon.
 pub(crate) async fn serve_health(app: Arc<App>, router: Router, stream: TcpStream, full: SlotsFull) {
     let limits = IoLimits {
         write_timeout: HEALTH_ONLY_LIFETIME,

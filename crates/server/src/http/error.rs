@@ -16,7 +16,7 @@ pub(crate) struct ApiError {
     pub(crate) code: Option<&'static str>,
     /// Seconds after which the request may be retried.
     pub(crate) retry_after: Option<u32>,
-    /// Of a prompt that is too long: each API has its own words for it.
+    /// The lengths, if the prompt is too long: each API has its own words for it.
     pub(crate) too_long: Option<TooLong>,
 }
 

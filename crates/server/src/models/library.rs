@@ -70,8 +70,8 @@ pub trait Library: Send + Sync + 'static {
     /// Whether a model that is not here could be downloaded by this name.
     fn is_downloadable(&self, name: &str) -> bool;
 
-    /// Reads and checks a model that [`Library::find`] returned. At `until` the load is to end, complete or not,
-    /// also that by [`CheckedLoad::start`].
+    /// Reads and checks a model that [`Library::find`] returned. At `until` the load is to end, complete or
+    /// not, also that by [`CheckedLoad::start`].
     fn open(&self, name: &str, until: Option<Instant>) -> Result<CheckedLoad, String>;
 
     /// Downloads a model and reports the progress, until it is complete or the progress says that it is

@@ -1,4 +1,4 @@
-//! The models of a library: each is loaded on a thread of its own when it is requested, beside other loads,
+//! The models of a library: each is loaded on a separate thread when it is requested, beside other loads,
 //! and dropped when it is idle or its memory is needed.
 //!
 //! A load reads and checks the model's files first, then reserves memory, for which idle models are dropped,

@@ -1,4 +1,5 @@
-//! The readiness probe: the engine completes a step of a request, or generates one token or computes one vector as a test.
+//! The readiness probe: the engine completes a step of a request, or generates one token or
+//! computes one vector as a test.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ pub(crate) struct Probe {
 }
 
 impl Probe {
-    /// Checks the engine. Only steps that complete from now on count: earlier ones may precede a stall. An idle engine
-    /// generates a token, at most once per `interval`.
+    /// Checks the engine. Only steps that complete from now on count: earlier ones may precede a stall. An
+    /// idle engine generates a token, at most once per `interval`.
     pub(crate) async fn check(
         &mut self,
         served: &ServedModel,

@@ -1,5 +1,5 @@
-//! Downloads of models: at most two at once, each on a thread of its own, and each model once, however many
-//! requests watch it. A download that nobody watches any more ends; the next one continues with what has
+//! Downloads of models: at most two at once, each on a separate thread, and each model once, however many
+//! requests watch it. A download without watchers ends; the next one continues with what has
 //! arrived from the hub.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,7 +52,7 @@ struct History {
 #[derive(Clone, Copy, Default)]
 struct Watched {
     watchers: usize,
-    /// Nobody did, and it ends.
+    /// The last watcher has left, and the download ends.
     stopped: bool,
 }
 

@@ -103,7 +103,8 @@ fn one_model(slot: &Slot, name: Option<&str>) -> Result<Arc<ServedModel>> {
     }
 }
 
-/// Why the server should be restarted: its only model could not be loaded, or an engine is stuck or has ended.
+/// Why the server should be restarted: its only model could not be loaded, or an
+/// engine is stuck or has ended.
 pub(crate) fn fault(registry: &Registry, stall_timeout: Duration) -> Option<ApiError> {
     match registry {
         Registry::One(slot) => match &*slot.phase.borrow() {

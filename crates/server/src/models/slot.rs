@@ -110,7 +110,8 @@ impl Slot {
     }
 }
 
-/// Drops models on a blocking thread, because the end of an engine waits for its step; returns whether there were any.
+/// Drops models on a blocking thread, because the end of an engine waits for its step;
+/// returns whether there were any.
 pub(crate) fn drop_in_background(slots: Vec<Arc<Slot>>) -> bool {
     let some = !slots.is_empty();
     if some {

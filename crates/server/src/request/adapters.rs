@@ -1,4 +1,5 @@
-//! The adapters (LoRA) of a request: by the name that it has instead of the model's, by `lora`, or those of all requests.
+//! The adapters (LoRA) of a request: by the name that it has instead of the model's, by `lora`,
+//! or those of all requests.
 
 use axum::http::StatusCode;
 use serde_json::Value;
@@ -15,7 +16,8 @@ const MAX_SCALE: f64 = 1000.0;
 const EXPECTED: &str = "the name of an adapter, or an array of {\"id\": NUMBER, \"scale\": NUMBER}";
 const LIST: &str = "an array of {\"id\": NUMBER, \"scale\": NUMBER}";
 
-/// Sets the adapters of requests that choose none to those of a body, `[{"id": 0, "scale": 0.5}]`; the others get the scale 0.
+/// Sets the adapters of requests that choose none to those of a body, `[{"id": 0, "scale": 0.5}]`;
+/// the others get the scale 0.
 pub(crate) fn set_defaults(body: &[u8], served: &ServedModel) -> Result<()> {
     let bad = |message: String| ApiError::new(StatusCode::BAD_REQUEST, message);
     let text = std::str::from_utf8(body).map_err(|e| bad(format!("the request body is not UTF-8: {e}")))?;
@@ -27,7 +29,8 @@ pub(crate) fn set_defaults(body: &[u8], served: &ServedModel) -> Result<()> {
     Ok(())
 }
 
-/// The adapters of a request for the model or adapter `name`: its own, those of `lora`, or those of all requests.
+/// The adapters of a request for the model or adapter `name`: its own, those of `lora`,
+/// or those of all requests.
 pub(crate) fn take(params: &mut Params, served: &ServedModel, name: &str) -> Result<AdapterScales> {
     let named = served.adapter(name);
     match (params.take("lora"), named) {

@@ -137,7 +137,8 @@ impl RequestedGrammar {
         FORMATS.contains(&self.param)
     }
 
-    /// Compiles the grammar. `chat` describes the start of a chat answer, which may reason or call a tool first.
+    /// Compiles the grammar. `chat` describes the start of a chat answer, which may
+    /// reason or call a tool first.
     pub(crate) fn compile(
         &self,
         served: &ServedModel,

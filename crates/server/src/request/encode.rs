@@ -31,8 +31,8 @@ impl<'a> Encoder<'a> {
         self.within(|limit| self.served.model.tokenizer().encode_within(text, add_special, true, limit))
     }
 
-    /// The tokens of a text to embed; with `truncate`, those that do not fit the context are omitted, except the ones that end
-    /// every text.
+    /// The tokens of a text to embed; with `truncate`, those that do not fit the context are omitted, except
+    /// the ones that end every text.
     pub(crate) fn fitting(&self, text: &str, add_special: bool, truncate: bool) -> Result<Vec<u32>> {
         if !truncate {
             return self.text(text, add_special);

@@ -1,6 +1,6 @@
 //! The requests of the engine that answer a prompt.
 //!
-//! Of a prompt that is scored, all tokens but the first are generated, and none of them is free.
+//! If a prompt is scored, all its tokens but the first are generated, and none of them is free.
 
 use std::sync::Arc;
 

@@ -10,7 +10,8 @@ use crate::request::params::Params;
 
 /// Before the text of another file, for models without a token for it; as llama.cpp writes it.
 const SNIPPET: &str = "\n\n--- snippet ---\n\n";
-/// The names of the repository and of the file with the gap, which requests do not tell; as llama.cpp writes them.
+/// The names of the repository and of the file with the gap, which requests do not tell;
+/// as llama.cpp writes them.
 const REPOSITORY: &str = "myproject\n";
 const FILE: &str = "filename\n";
 

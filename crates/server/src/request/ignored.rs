@@ -1,5 +1,5 @@
-//! Fields that cannot change an answer: clients send them, and they are skipped. Any other unknown field is refused by
-//! name, or skipped with a warning if the server is configured to.
+//! Fields that cannot change an answer: clients send them, and they are skipped. Any other unknown field is
+//! refused by name, or skipped with a warning if the server is configured to.
 
 /// The object that a field is a member of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! JSON parsing with a limit on the number of values: a body of 16 MiB can contain five million empty arrays, and a
-//! parsed value takes about seventy bytes.
+//! JSON parsing with a limit on the number of values: a body of 16 MiB can contain five million empty arrays,
+//! and a parsed value takes about seventy bytes.
 
 use std::cell::Cell;
 use std::fmt;

@@ -70,7 +70,7 @@ pub(crate) struct Streaming {
 }
 
 impl Options {
-    /// Of a request for this model or adapter.
+    /// Takes the options of a request for this model or adapter.
     pub(crate) fn take(
         params: &mut Params,
         served: &ServedModel,
@@ -132,8 +132,8 @@ impl Options {
     }
 }
 
-/// The members of `options`, in which Ollama's clients send parameters, are parameters unless the body has them
-/// itself.
+/// The members of `options`, in which Ollama's clients send parameters, are parameters unless
+/// the body has them itself.
 fn take_ollama_options(params: &mut Params) -> Result<()> {
     let Some(options) = params.object("options")? else { return Ok(()) };
     for (name, value) in options.into_map() {

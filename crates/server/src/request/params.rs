@@ -19,7 +19,7 @@ pub(crate) struct Params {
     listed: Option<Listed>,
     /// The path of the object in the request: empty or `tools[0].`
     path: String,
-    /// What happens to members that nobody takes.
+    /// What happens to members that are not taken.
     unknown: UnknownParameters,
     /// Members that were renamed, and what the request calls them.
     renamed: Vec<Renamed>,
@@ -35,15 +35,15 @@ struct Renamed {
 /// Members of a body that are not parsed to JSON values.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Unparsed {
-    /// Skipped.
+    /// Names of members that are skipped.
     pub(crate) ignored: &'static [&'static str],
-    /// Of these, not skipped.
+    /// Names in `ignored` that are not skipped after all.
     pub(crate) kept: &'static [&'static str],
     /// Names of the member that is taken with [`Params::listed`].
     pub(crate) listed: &'static [&'static str],
     /// Maximum number of texts kept of `listed`.
     pub(crate) keep: usize,
-    /// What happens to members that nobody takes, in the body and in all objects within it.
+    /// What happens to members that are not taken, in the body and in all objects within it.
     pub(crate) unknown: UnknownParameters,
 }
 
@@ -201,8 +201,8 @@ impl Params {
         self.map
     }
 
-    /// Refuses members that were not taken, except for those that are ignored in such an object. A member of `refused`
-    /// is always refused, with the reason.
+    /// Refuses members that were not taken, except for those that are ignored in such an object. A member of
+    /// `refused` is always refused, with the reason.
     pub(crate) fn finish(mut self, object: Object, refused: &[(&str, &str)]) -> Result<()> {
         let ignored = object.ignored();
         self.map.retain(|name, value| !value.is_null() && !ignored.contains(&name.as_str()));

@@ -1,5 +1,5 @@
-//! The work of a request that precedes the engine: its body is read, parsed, rendered and tokenized on blocking
-//! threads.
+//! The work of a request that precedes the engine: its body is read, parsed, rendered and
+//! tokenized on blocking threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

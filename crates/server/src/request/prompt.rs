@@ -81,8 +81,8 @@ impl Chat {
         prompt(&self.conversation, encoder)
     }
 
-    /// The same without the oldest messages if the whole conversation exceeds the context. The system message is kept,
-    /// and results of calls that are dropped are dropped too.
+    /// The same without the oldest messages if the whole conversation exceeds the context. The system message
+    /// is kept, and results of calls that are dropped are dropped too.
     pub(crate) fn newest_prompt(&self, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
         let context = encoder.served.model.context();
         let messages = &self.conversation.messages;

@@ -1,5 +1,5 @@
-//! The variables of a chat template: those that a request gives, and those that its parameters become, such as
-//! whether the model thinks before it answers.
+//! The variables of a chat template: those that a request gives, and those that its parameters become, such
+//! as whether the model thinks before it answers.
 
 use serde_json::{Map, Value};
 

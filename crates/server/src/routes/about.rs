@@ -72,7 +72,8 @@ pub(super) async fn tokenizer_info(State(app): State<Arc<App>>) -> Result<Respon
     })))
 }
 
-/// The routes and their methods, and the sampling parameters. Bodies are those of the APIs' own specifications.
+/// The routes and their methods, and the sampling parameters. Bodies are those of the
+/// APIs' own specifications.
 pub(super) async fn openapi() -> Response {
     let mut paths = Map::new();
     for (method, path) in super::ROUTES {

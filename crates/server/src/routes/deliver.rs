@@ -61,7 +61,8 @@ pub(super) struct Prepared<S> {
 /// A response that is computed.
 type Responding = Pin<Box<dyn Future<Output = Result<Response>> + Send>>;
 
-/// The handler of a route that generates text: `prepare` validates a request and does all its work that precedes the engine.
+/// The handler of a route that generates text: `prepare` validates a request and does all its work that
+/// precedes the engine.
 pub(super) fn generating<S: Shape>(
     prepare: Prepare<Prepared<S>>,
 ) -> impl Fn(State<Arc<App>>, Extension<RequestLog>, Body) -> Responding + Clone + Send + Sync + 'static {

@@ -79,8 +79,8 @@ pub(super) async fn vectors(
     results(app, served, log, requests, 1, of).await
 }
 
-/// Shortens vectors to the requested number of dimensions, as models with nested representations allow, and normalizes them
-/// again.
+/// Shortens vectors to the requested number of dimensions, as models with nested representations allow, and
+/// normalizes them again.
 pub(super) fn shorten(vectors: &mut [Vec<f32>], dimensions: Option<usize>) -> Result<()> {
     let Some(requested) = dimensions else { return Ok(()) };
     for vector in vectors {
@@ -124,7 +124,8 @@ fn no_embeddings(why: &str) -> ApiError {
     ApiError::bad("model", format!("model: {why}")).code("no_embeddings")
 }
 
-/// A request per text, which must not be empty; with `truncate` the end of a text that does not fit is omitted.
+/// A request per text, which must not be empty; with `truncate` the end of a text that
+/// does not fit is omitted.
 pub(super) fn text_requests(texts: &[String], encoder: &Encoder<'_>, truncate: bool) -> Result<Vec<Request>> {
     check_embeds(encoder.served)?;
     let request = |text: &String| {

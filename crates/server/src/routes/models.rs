@@ -157,9 +157,9 @@ struct AdapterEntry<'a> {
     id: usize,
     name: &'a str,
     path: String,
-    /// Of requests that choose it by name.
+    /// The scale in requests that choose it by name.
     scale: f32,
-    /// Of requests that choose none.
+    /// The scale in requests that choose none.
     default_scale: f32,
 }
 

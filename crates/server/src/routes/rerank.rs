@@ -1,5 +1,5 @@
-//! `/v1/rerank`, `/v2/rerank` and `/rerank`, in the shapes of Jina and Cohere, and of Text Embeddings Inference if the
-//! documents are called `texts`.
+//! `/v1/rerank`, `/v2/rerank` and `/rerank`, in the shapes of Jina and Cohere, and of Text Embeddings
+//! Inference if the documents are called `texts`.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ struct Job {
     model: String,
     scoring: Scoring,
     documents: Vec<String>,
-    /// At most so many results, the best first.
+    /// Maximum number of results, the best first.
     top: usize,
     with_documents: bool,
     raw: bool,
@@ -43,7 +43,8 @@ pub(super) async fn rerank(
     let tokens = scoring.tokens();
     let scores = scoring.scores(&app, &served, &log, raw).await?;
     let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a])); // stable: equal scores in the order of the request
+    // stable: equal scores in the order of the request
+    order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
     order.truncate(top);
     let result = |index: usize| {
         let (score, text) = if bare { ("score", "text") } else { ("relevance_score", "document") };

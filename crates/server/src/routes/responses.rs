@@ -1,4 +1,5 @@
-//! `/v1/responses`: OpenAI's newer API, with items instead of messages and an optional store of earlier responses.
+//! `/v1/responses`: OpenAI's newer API, with items instead of messages and an optional
+//! store of earlier responses.
 
 mod input;
 mod reply;

@@ -1,4 +1,5 @@
-//! `/embedding` and `/embeddings` of llama.cpp: the vector of each text or, with pooling `none`, of each of its tokens.
+//! `/embedding` and `/embeddings` of llama.cpp: the vector of each text or, with pooling
+//! `none`, of each of its tokens.
 
 use std::sync::Arc;
 

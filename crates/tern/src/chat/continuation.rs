@@ -4,10 +4,11 @@ use tern_text::{ChatText, ReasoningStyle};
 
 use super::Message;
 
-/// Cuts a rendered conversation after the content of its last message; an error says why it cannot be continued.
+/// Cuts a rendered conversation after the content of its last message; an error says
+/// why it cannot be continued.
 ///
-/// Templates may trim the content. Its text is searched only in what came from the request: the template's own text may
-/// contain the same words.
+/// Templates may trim the content. Its text is searched only in what came from the request: the template's
+/// own text may contain the same words.
 pub(super) fn cut(chat: &mut ChatText, last: &Message) -> Result<(), &'static str> {
     if !last.tool_calls.is_empty() {
         return Err("it has tool calls");

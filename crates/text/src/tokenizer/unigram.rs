@@ -19,7 +19,7 @@ pub(super) struct Unigram {
     map: CharMap,
     /// Runs of spaces become one, and those at the ends are removed.
     merge_spaces: bool,
-    /// Of those at the end, one stays.
+    /// One of those at the end stays.
     keep_last_space: bool,
 }
 

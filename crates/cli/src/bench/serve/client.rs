@@ -80,7 +80,8 @@ impl Client {
         Client { agent: config.build().into(), base: base.to_string(), authorization }
     }
 
-    /// Waits for at most `limit` while the server answers that it is not ready; `waiting` gets its message, once.
+    /// Waits for at most `limit` while the server answers that it is not ready;
+    /// `waiting` gets its message, once.
     pub(crate) fn wait_until_ready(&self, limit: Duration, waiting: impl FnOnce(&str)) {
         let (begin, mut waiting) = (Instant::now(), Some(waiting));
         // whatever else is wrong, the first request reports it

@@ -17,8 +17,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Calls `event` with the data of every event that `bytes` completes. OpenAI's events are one line each; comments and
-    /// other fields are skipped.
+    /// Calls `event` with the data of every event that `bytes` completes. OpenAI's events are one line each;
+    /// comments and other fields are skipped.
     pub(crate) fn read<E>(
         &mut self,
         mut bytes: &[u8],
@@ -86,8 +86,8 @@ struct Delta {
 }
 
 impl Chunk {
-    /// Whether the event has tokens. Tokens may have no text (a part of a character), but an event without text is not a
-    /// token if it begins or ends the answer.
+    /// Whether the event has tokens. Tokens may have no text (a part of a character), but an event without
+    /// text is not a token if it begins or ends the answer.
     pub(crate) fn has_token(&self) -> bool {
         self.choices.iter().flatten().any(|choice| {
             let none = Delta::default();

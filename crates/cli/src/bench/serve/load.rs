@@ -1,4 +1,5 @@
-//! A round of load: requests from a fixed number of streams, as fast as they allow or at random arrival times.
+//! A round of load: requests from a fixed number of streams, as fast as they allow or
+//! at random arrival times.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,8 +50,8 @@ pub(crate) fn poisson(rate: f64, requests: usize, seed: u64) -> Vec<f64> {
 }
 
 impl Load {
-    /// Sends all requests and returns them in the order of their numbers. Each stream is a thread: `prepare` makes the
-    /// request with a number, outside of measured times, and `send` blocks until its end.
+    /// Sends all requests and returns them in the order of their numbers. Each stream is a thread: `prepare`
+    /// makes the request with a number, outside of measured times, and `send` blocks until its end.
     pub(crate) fn run<T>(
         &self,
         prepare: impl Fn(usize) -> T + Sync,

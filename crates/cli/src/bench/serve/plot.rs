@@ -1,4 +1,5 @@
-//! The charts of `tern bench serve` as one SVG: throughput and latencies over streams, or histograms of one round.
+//! The charts of `tern bench serve` as one SVG: throughput and latencies over streams, or
+//! histograms of one round.
 
 use std::fmt::Write;
 

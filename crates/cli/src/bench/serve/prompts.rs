@@ -12,7 +12,8 @@ const WORDS: [&str; 64] = [
     "then", "good", "from", "new", "time", "get", "see", "like", "play", "can", "what", "who", "happy",
     "could", "would", "when", "go", "did", "over", "home",
 ];
-/// The first word of every prompt: all others then follow a space, so that their tokens do not depend on their place.
+/// The first word of every prompt: all others then follow a space, so that their tokens do
+/// not depend on their place.
 const FIRST: &str = "The";
 /// Words that are counted with one request.
 const GROUP: usize = 8;
@@ -37,8 +38,8 @@ impl Prompts {
         Prompts { words: WORDS.to_vec(), tokens_per_word: 1.0, extra: 1.0 }
     }
 
-    /// Asks `count` for the tokens of a few short prompts and keeps the words that are one token each, so that prompts
-    /// have exact lengths. If these are too few, lengths are right on average.
+    /// Asks `count` for the tokens of a few short prompts and keeps the words that are one token each, so
+    /// that prompts have exact lengths. If these are too few, lengths are right on average.
     pub(crate) fn calibrate<E>(
         mut count: impl FnMut(&str) -> Result<Option<Usage>, E>,
     ) -> Result<Prompts, E> {
@@ -62,8 +63,8 @@ impl Prompts {
         })
     }
 
-    /// The prompt with number `serial`. The words after the first one differ from those of every other number, so that a
-    /// prefix cache finds nothing; the others are random.
+    /// The prompt with number `serial`. The words after the first one differ from those of every other
+    /// number, so that a prefix cache finds nothing; the others are random.
     pub(crate) fn prompt(&self, tokens: usize, seed: u64, serial: usize) -> String {
         let count = ((tokens as f64 - self.extra) / self.tokens_per_word).round().max(1.0) as usize;
         let mut random = Random::new(Random::new(seed).next_u64() ^ serial as u64);

@@ -1,4 +1,5 @@
-//! How much the logits of a device depend on the size of its steps: what counts as a near tie follows from it.
+//! How much the logits of a device depend on the size of its steps: what counts as a
+//! near tie follows from it.
 
 use tern::engine::{EngineError, GraphRunner};
 use tern::graph::{Random, divergence};
@@ -6,18 +7,21 @@ use tern::graph::{Random, divergence};
 /// Random texts, and tokens of each.
 const TEXTS: usize = 3;
 const POSITIONS: usize = 48;
-/// Tokens per step that are compared: a GPU has its own kernels for one, two, up to four, up to eight, and more.
+/// Tokens per step that are compared: a GPU has its own kernels for one, two, up to
+/// four, up to eight, and more.
 const STEPS: [usize; 5] = [1, 2, 4, 8, usize::MAX];
-/// A choice between two tokens is a near tie if their logits differ by at most so many deviations. Deviations are normally
-/// distributed: five are exceeded once in two million choices, most of which have larger gaps.
+/// A choice between two tokens is a near tie if their logits differ by at most this many
+/// deviations. Deviations are normally distributed: five are exceeded once in two million choices,
+/// most of which have larger gaps.
 const DEVIATIONS: f64 = 5.0;
 
-/// By how much the difference of two logits changes with the size of steps, as a root mean square over the vocabulary.
+/// By how much the difference of two logits changes with the size of steps, as a root mean
+/// square over the vocabulary.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deviation {
     /// Over all positions.
     pub(crate) mean: f64,
-    /// At the position where it is largest: where a router decides a near tie, with experts.
+    /// At the position with the largest one: with experts, where a router decides a near tie.
     pub(crate) largest: f64,
     /// Median Kullback-Leibler divergence of a position, in nats.
     pub(crate) divergence: f64,
@@ -60,7 +64,8 @@ impl Deviation {
     }
 }
 
-/// The mean square of what is added to the difference of two logits: twice the variance of what is added to one.
+/// The mean square of what is added to the difference of two logits: twice the variance
+/// of what is added to one.
 fn square(want: &[f32], got: &[f32]) -> f64 {
     let added: Vec<f64> = want.iter().zip(got).map(|(want, got)| f64::from(got - want)).collect();
     let count = added.len().max(1) as f64;

@@ -4,7 +4,8 @@ use tern::engine::Request;
 
 /// How far `got` was from being sampled after `text`, given the log-probabilities of the whole vocabulary.
 ///
-/// Greedy: nats between the two tokens. Random: the distance of the draw from the interval of `got` in [0, 1).
+/// Greedy: nats between the two tokens. Random: the distance of the draw from the
+/// interval of `got` in [0, 1).
 pub(crate) fn gap(request: &Request, text: &[u32], logprobs: &[(u32, f32)], want: u32, got: u32) -> f64 {
     let sampling = &request.sampling;
     let adjusted = |&(id, logprob): &(u32, f32)| {

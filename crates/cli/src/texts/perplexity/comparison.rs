@@ -1,4 +1,5 @@
-//! How the distributions of a model differ from those of a reference: divergence, and how often both prefer the same token.
+//! How the distributions of a model differ from those of a reference: divergence, and how often
+//! both prefer the same token.
 
 use serde_json::{Value, json};
 use tern::graph::divergence;

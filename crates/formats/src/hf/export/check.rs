@@ -7,7 +7,8 @@ use super::FolderExport;
 use super::tensors::{IN_CONFIG, target};
 use crate::{Checkpoint, ExportError, FormatError, Metadata, Tensor, TensorExport, Value};
 
-/// Keys of GGUF files that say nothing a folder needs: what a model is called, and what its reader derives itself.
+/// Keys of GGUF files that say nothing a folder needs: what a model is called, and what
+/// its reader derives itself.
 const DERIVED: [&str; 6] = [
     "vocab_size",
     "rope.scaling.finetuned",

@@ -7,7 +7,7 @@ use super::super::rope::{Llama3, llama3_divisors, magnitude};
 use super::FolderExport;
 use crate::{Checkpoint, ExportError, FormatError, Metadata, TensorExport, Value};
 
-/// Layers of the largest Gemma 2 and 3, whose scores have a scale of their own.
+/// Layers of the largest Gemma 2 and 3, whose scores have a different scale.
 const LARGEST_GEMMA: [u64; 2] = [46, 62];
 
 pub(super) fn config(
@@ -46,7 +46,7 @@ pub(super) fn config(
     for role in ["bos", "eos", "pad"] {
         let key = if role == "pad" { "padding" } else { role };
         let id = metadata.optional_usize(&format!("tokenizer.ggml.{key}_token_id")).ok().flatten();
-        config.insert(format!("{role}_token_id"), json!(id)); // null: classes have ids of their own otherwise
+        config.insert(format!("{role}_token_id"), json!(id)); // null: classes have default ids otherwise
     }
     if let Some(window) = keys.uint("attention.sliding_window") {
         config.insert("sliding_window".into(), json!(window));
@@ -176,7 +176,8 @@ fn floats(model: &Checkpoint, name: &str) -> Option<Vec<f32>> {
     Some(values)
 }
 
-/// The parameters of Llama 3 that give these divisors: released models have the same two bounds, and differ in the length.
+/// The parameters of Llama 3 that give these divisors: released models have the same two bounds,
+/// and differ in the length.
 fn llama3(divisors: &[f32], base: f64, context: u64) -> Result<Json, FormatError> {
     let factor = divisors.iter().copied().fold(1.0f32, f32::max);
     let dims = 2 * divisors.len() as u64;

@@ -13,7 +13,8 @@ use crate::FormatError;
 /// Headers end at a multiple of this.
 const ALIGNMENT: usize = 8;
 
-/// Writes tensors to one file, or to several with an index if they have more than `most` bytes. Returns the files and their bytes.
+/// Writes tensors to one file, or to several with an index if they have more than `most` bytes. Returns the
+/// files and their bytes.
 pub(super) fn write(
     folder: &Path,
     tensors: &[(String, Matrix)],

@@ -94,8 +94,8 @@ impl Vocabulary<'_> {
         added.map(object).collect()
     }
 
-    /// The ids of tokens, added ones too: `tokenizers` gives those that are missing here other ids. Rows of the embedding without a
-    /// token have none.
+    /// The ids of tokens, added ones too: `tokenizers` gives those that are missing here other ids. Rows of
+    /// the embedding without a token have none.
     fn vocab(&self) -> Map<String, Json> {
         let padding = |id: usize, token: &str| self.kinds[id] == UNUSED && token == format!("[PAD{id}]");
         let all = self.tokens.iter().enumerate().filter(|(id, token)| !padding(*id, token));

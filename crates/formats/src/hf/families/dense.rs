@@ -205,7 +205,8 @@ pub(super) fn limit_context(import: &mut Import) -> Result<(), FormatError> {
 }
 
 impl Import {
-    /// The window of a model in which every `run`th layer has full attention; refuses another order of layers.
+    /// The window of a model in which every `run`th layer has full attention; refuses
+    /// another order of layers.
     pub(super) fn set_window(&mut self, run: u64) -> Result<(), FormatError> {
         let window = self.config.usize("sliding_window")?;
         let listed = self.config.optional_strings("layer_types")?.unwrap_or_default();

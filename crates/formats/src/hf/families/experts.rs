@@ -144,7 +144,8 @@ impl Import {
         Ok(())
     }
 
-    /// Experts in one tensor of `[experts, gate and up, columns]` and one of `[experts, columns, inner]`, if layers have them.
+    /// Experts in one tensor of `[experts, gate and up, columns]` and one of
+    /// `[experts, columns, inner]`, if layers have them.
     pub(super) fn split_gate_up(&mut self, both: &str, down: &str) -> Result<(), FormatError> {
         for layer in 0..self.layers()? {
             let name = format!("layers.{layer}.{both}");
@@ -167,7 +168,8 @@ impl Import {
         Ok(())
     }
 
-    /// The experts of gpt-oss: gate and up are the even and the odd rows. Floats are stored with exchanged dimensions.
+    /// The experts of gpt-oss: gate and up are the even and the odd rows. Floats are stored
+    /// with exchanged dimensions.
     fn interleaved_experts(&mut self, layer: u64) -> Result<(), FormatError> {
         let name = |part: &str| format!("layers.{layer}.mlp.experts.{part}");
         let (both, down) = (self.take(&name("gate_up_proj"))?, self.take(&name("down_proj"))?);

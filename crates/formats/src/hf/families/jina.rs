@@ -56,7 +56,8 @@ pub(crate) static JINA_V3: Family = Family {
     },
 };
 
-/// jina-embeddings v3 with the names of its own code, in which the adapters of tasks are part of the weights: they are not used.
+/// jina-embeddings v3 with the names in its own code, in which the adapters of tasks are part of the
+/// weights: they are not used.
 pub(super) fn prepare_v3(import: &mut Import) -> Result<(), FormatError> {
     import.set_arch("jina-bert-v3");
     import.want_text("emb_pooler", "mean")?;

@@ -53,7 +53,8 @@ pub(crate) static NOMIC_BERT: Family = Family {
 };
 
 impl Import {
-    /// The experts of every so many layers: up `[experts * inner, columns]` and down of the same shape, and one bias of their sum.
+    /// The experts of each `every`th layer: up `[experts * inner, columns]` and down of the same shape, and
+    /// one bias of their sum.
     fn set_nomic_experts(&mut self, every: u64) -> Result<(), FormatError> {
         let config = &self.config;
         if config.optional_str("activation_function")? != Some("gelu") {

@@ -88,7 +88,8 @@ impl DeltaSizes {
         self.k_heads * self.k_dim
     }
 
-    /// The order in which GGUF files have value heads, `[value head of a key head, key head]`, of `n` rows each.
+    /// The order in which GGUF files have value heads,
+    /// `[value head of a key head, key head]`, of `n` rows each.
     fn tiled(&self, n: u64) -> impl Iterator<Item = u64> {
         let (k_heads, each) = (self.k_heads, self.each);
         (0..k_heads * each * n).map(move |row| {
@@ -179,7 +180,8 @@ impl Import {
         self.put(to("ssm_out.weight"), out)
     }
 
-    /// A layer of Qwen 3 Next: queries, keys, values and gates of one key head after the other become four parts.
+    /// A layer of Qwen 3 Next: queries, keys, values and gates of one key head after the
+    /// other become four parts.
     fn grouped_delta(&mut self, layer: u64, s: &DeltaSizes) -> Result<(), FormatError> {
         let name = |part: &str| format!("layers.{layer}.linear_attn.{part}");
         let values = s.each * s.v_dim; // of one key head

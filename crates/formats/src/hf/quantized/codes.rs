@@ -1,8 +1,8 @@
 //! A matrix of codes with a scale and a zero per group of columns, as rows of the block format that has them.
 //!
-//! Codes of up to four bits with a zero point are INT4_128 or, if groups are smaller, INT4_32: exactly. Symmetric codes are also
-//! exact in Q4_0 and Q8_0, whose blocks repeat the scale of their group, if it is f16. The offsets of MLX are those of Q4_1. What
-//! fits none of these is decoded to F16.
+//! Codes of up to four bits with a zero point are INT4_128 or, if groups are smaller, INT4_32: exactly.
+//! Symmetric codes are also exact in Q4_0 and Q8_0, whose blocks repeat the scale of their group, if it is
+//! f16. The offsets of MLX are those of Q4_1. What fits none of these is decoded to F16.
 
 use tern_quant::{F16, INT4_32, INT4_128, Q4_0, Q4_1, Q8_0, Quant};
 

@@ -1,4 +1,5 @@
-//! Four-bit floats: MXFP4 of gpt-oss and NVFP4 of compressed-tensors, exactly as the GGUF formats of these names.
+//! Four-bit floats: MXFP4 of gpt-oss and NVFP4 of compressed-tensors, exactly as the
+//! GGUF formats of these names.
 //!
 //! Two neighbours share a byte in safetensors; in GGUF files a byte has a weight of each half of a block.
 

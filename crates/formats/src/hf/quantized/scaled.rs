@@ -1,6 +1,7 @@
 //! Eight-bit weights with scales of tensors, rows or square blocks, and bitsandbytes.
 //!
-//! FP8 and four-bit codebooks are decoded to F16, integers with a scale per row are Q8_0 with that scale rounded to f16.
+//! FP8 and four-bit codebooks are decoded to F16, integers with a scale per row are Q8_0 with
+//! that scale rounded to f16.
 
 use indexmap::IndexMap;
 use tern_quant::{F16, Q8_0};

@@ -1,4 +1,5 @@
-//! BitNet: codes of -1, 0 and 1, four rows in a byte, and one scale per tensor, exactly as ternary blocks and a scale.
+//! BitNet: codes of -1, 0 and 1, four rows in a byte, and one scale per tensor, exactly as
+//! ternary blocks and a scale.
 
 use indexmap::IndexMap;
 use tern_quant::{Q2_0, Quant, TQ2_0};

@@ -1,4 +1,5 @@
-//! Linears that `scripts/oracle/transformers/linears.py` recorded: the decoded weights are those of the libraries that write them.
+//! Linears that `scripts/oracle/transformers/linears.py` recorded: the decoded weights are those of the
+//! libraries that write them.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,5 @@
-//! How text is split before BPE: the `pre_tokenizer` of a `tokenizer.json`, and the name that GGUF files have for it.
+//! How text is split before BPE: the `pre_tokenizer` of a `tokenizer.json`, and the name
+//! that GGUF files have for it.
 
 use serde_json::{Value, json};
 

@@ -47,8 +47,8 @@ pub(super) fn describe(
     Ok(())
 }
 
-/// The score of each token: the earlier its merges, the higher. All merges of a token must follow each other, as they do if they were
-/// made from scores.
+/// The score of each token: the earlier its merges, the higher. All merges of a token must follow each other,
+/// as they do if they were made from scores.
 fn scores(tokens: &[String], merges: &[[&str; 2]]) -> Result<Vec<f32>, String> {
     let mut ranks: HashMap<String, usize> = HashMap::with_capacity(merges.len());
     let mut last = String::new();

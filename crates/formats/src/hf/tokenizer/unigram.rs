@@ -1,4 +1,5 @@
-//! SentencePiece's Unigram in a `tokenizer.json`: a score per token, the table of its normalizer, and what happens to spaces.
+//! SentencePiece's Unigram in a `tokenizer.json`: a score per token, the table of its normalizer,
+//! and what happens to spaces.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,5 @@
-//! BERT's WordPiece in a `tokenizer.json`: tokens inside a word are marked there, tokens at its beginning in GGUF files.
+//! BERT's WordPiece in a `tokenizer.json`: tokens inside a word are marked there, tokens at its
+//! beginning in GGUF files.
 
 use serde_json::Value as Json;
 

@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after attention and the MLP, and of heads; the 32B has a window in three of four layers, and only they are
-//! rotated.
+//! EXAONE 4: norms after attention and the MLP, and of heads; the 32B has a window in three of four layers,
+//! and only they are rotated.
 
 use tern_graph::RopeStyle;
 

@@ -1,4 +1,5 @@
-//! Gemma 3: scaled embeddings, norms before and after each half of a layer, five local layers to a global one.
+//! Gemma 3: scaled embeddings, norms before and after each half of a layer, five
+//! local layers to a global one.
 
 use tern_graph::{Activation, RopeStyle};
 

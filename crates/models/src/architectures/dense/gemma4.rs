@@ -1,4 +1,5 @@
-//! Gemma 4: layers of two shapes, keys and values that several layers share, embeddings per layer, and experts beside the MLP.
+//! Gemma 4: layers of two shapes, keys and values that several layers share, embeddings per layer, and
+//! experts beside the MLP.
 
 use tern_graph::{Activation, Gating, RopeStyle, Val};
 
@@ -89,7 +90,7 @@ fn constants(name: &str, shape: &Shape) -> Option<Vec<f32>> {
     }
 }
 
-/// Layers that end a model and have no keys and values of their own, at most one less than all.
+/// The last layers, which use the keys and values of earlier ones; at most one less than all.
 const SHARED_LAYERS: &str = "attention.shared_kv_layers";
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
@@ -217,8 +218,8 @@ impl Build<'_> {
         }
     }
 
-    /// What each layer gets from the tokens themselves, if the model has such inputs: a row of a second table, and a projection
-    /// of the embeddings. `[tokens, layers * columns]`
+    /// What each layer gets from the tokens themselves, if the model has such inputs: a row of a second
+    /// table, and a projection of the embeddings. `[tokens, layers * columns]`
     fn per_layer_inputs(&mut self, embeddings: Val) -> Result<Option<Val>, ModelError> {
         let name = "embedding_length_per_layer_input";
         let columns = self.keys().optional_usize(name)?.unwrap_or(0);
@@ -251,7 +252,8 @@ impl Build<'_> {
         Ok(self.graph.add(x, y)?)
     }
 
-    /// The normalised result of the MLP plus that of experts, which read the residual stream `x` through norms of their own.
+    /// The normalised result of the MLP plus that of experts, which read the residual stream
+    /// `x` through separate norms.
     fn beside_experts(
         &mut self,
         x: Val,

@@ -1,4 +1,5 @@
-//! Granite 3 and 4, without state, dense or with experts: factors on embeddings, scores, residuals and logits.
+//! Granite 3 and 4, without state, dense or with experts: factors on embeddings,
+//! scores, residuals and logits.
 
 use tern_graph::{Gating, RopeStyle, Val};
 

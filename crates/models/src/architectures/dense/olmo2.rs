@@ -1,4 +1,5 @@
-//! OLMo 2 and 3: norms after attention and the MLP, and of all heads together; OLMo 3 has a window in three of four layers.
+//! OLMo 2 and 3: norms after attention and the MLP, and of all heads together; OLMo 3 has a window
+//! in three of four layers.
 
 use tern_graph::RopeStyle;
 

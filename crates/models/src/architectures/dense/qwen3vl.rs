@@ -1,4 +1,5 @@
-//! Qwen 3 VL, its text model: Qwen 3. Positions have three parts, which are equal for text, so that heads are rotated as there.
+//! Qwen 3 VL, its text model: Qwen 3. Positions have three parts, which are equal for text, so that
+//! heads are rotated as there.
 
 use crate::{Arch, Number, Synthetic};
 

@@ -134,7 +134,7 @@ enum Mlp {
     Plain,
     /// Three matrices; gate and up may be one tensor.
     Gated(Activation),
-    /// Experts in every so many layers, the second first, and a plain MLP in the others.
+    /// Experts in each `every`th layer, the second first, and a plain MLP in the others.
     Experts { every: usize, style: ExpertStyle },
 }
 

@@ -1,4 +1,5 @@
-//! EmbeddingGemma: the layers of Gemma 3 in both directions, the mean of all tokens, and two matrices behind it.
+//! EmbeddingGemma: the layers of Gemma 3 in both directions, the mean of all tokens,
+//! which is multiplied by two matrices.
 
 use tern_graph::{Activation, Pooling, RopeStyle};
 

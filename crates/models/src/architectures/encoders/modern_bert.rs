@@ -1,4 +1,5 @@
-//! ModernBERT: norms before attention and MLP, rotations, and windows in both directions in two layers of three.
+//! ModernBERT: norms before attention and MLP, rotations, and windows in both
+//! directions in two layers of three.
 
 use tern_graph::{Activation, Attention, Function, Pooling, RopeStyle};
 

@@ -1,4 +1,5 @@
-//! DeepSeek V2 and V3, GLM 4.7 Flash, Kimi K2: latent attention, and experts in groups with some that all tokens share.
+//! DeepSeek V2 and V3, GLM 4.7 Flash, Kimi K2: latent attention, and experts in groups with
+//! some that all tokens share.
 
 use tern_graph::{Gating, RopeStyle};
 
@@ -31,7 +32,8 @@ pub(crate) static DEEPSEEK2: Arch = Arch {
     },
 };
 
-/// What a file of DeepSeek-V2-Lite has: one matrix of queries, and experts that are chosen by softmax without groups.
+/// What a file of DeepSeek-V2-Lite has: one matrix of queries, and experts that are chosen
+/// by softmax without groups.
 pub(crate) static V2_LITE: Synthetic = Synthetic {
     tensors: &["attn_q.weight", "ffn_gate.weight", "ffn_gate_shexp.weight"],
     keys: &[

@@ -1,4 +1,5 @@
-//! GLM 4.5 to 4.7 with experts: part of each head rotated, plain layers first, and one expert that all tokens share.
+//! GLM 4.5 to 4.7 with experts: part of each head rotated, plain layers first, and one
+//! expert that all tokens share.
 
 use tern_graph::{Gating, RopeStyle};
 

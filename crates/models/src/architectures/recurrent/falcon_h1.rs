@@ -1,5 +1,5 @@
-//! Falcon H1: every layer has attention and Mamba-2 side by side, on the same normalised value. Files contain the factors of
-//! the model in their weights.
+//! Falcon H1: every layer has attention and Mamba-2 side by side, on the same normalised value. Files contain
+//! the factors of the model in their weights.
 
 use tern_graph::RopeStyle;
 

@@ -1,4 +1,5 @@
-//! Granite 4 with state: Mamba-2 in most layers and attention in a few, with the factors of Granite, dense or with experts.
+//! Granite 4 with state: Mamba-2 in most layers and attention in a few, with the factors of
+//! Granite, dense or with experts.
 
 use crate::layers::AttentionStyle;
 use crate::{Arch, Build, ModelError, Number, Synthetic};

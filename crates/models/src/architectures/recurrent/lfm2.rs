@@ -1,5 +1,5 @@
-//! LFM2, dense or with experts: most layers are a short convolution between two gates, the others attention. Embedding models of
-//! it see the whole text, convolutions too.
+//! LFM2, dense or with experts: most layers are a short convolution between two gates, the others attention.
+//! Embedding models of it see the whole text, convolutions too.
 
 use tern_graph::{Activation, Gating, Pooling, RopeStyle, Val};
 

@@ -1,5 +1,5 @@
-//! Mamba-2: a convolution over values, inputs and outputs of the state, a scan, and a norm of the gated result; and models
-//! of such layers alone.
+//! Mamba-2: a convolution over values, inputs and outputs of the state, a scan, and a norm of the gated
+//! result; and models of such layers alone.
 
 use tern_graph::{Activation, ScanWeights, SelectiveScan, Val};
 

@@ -1,5 +1,5 @@
-//! Nemotron H, Nano and Super: every layer has one norm and one of Mamba-2, attention without rotation, or an MLP with a squared
-//! ReLU, which may be experts of a smaller width.
+//! Nemotron H, Nano and Super: every layer has one norm and one of Mamba-2, attention without rotation, or an
+//! MLP with a squared ReLU, which may be experts of a smaller width.
 
 use tern_graph::{Gating, RopeStyle, Val};
 
@@ -108,8 +108,8 @@ impl Build<'_> {
         self.linear(hidden, &down, self.config.width)
     }
 
-    /// Experts of this kind, on a value of fewer columns if the file has such matrices, and the one that all tokens share.
-    /// `[tokens, width]`
+    /// Experts of this kind, on a value of fewer columns if the file has such matrices, and the one that all
+    /// tokens share. `[tokens, width]`
     fn squared_experts(&mut self, x: Val, layer: usize, style: &ExpertStyle) -> Result<Val, ModelError> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let logits = self.linear(x, &name("ffn_gate_inp"), style.count)?;

@@ -1,5 +1,5 @@
-//! Qwen 3.5, 3.6 and 3.8, and Bonsai 27B: most layers have a gated delta rule, every fourth one attention with a gate; with
-//! and without experts. Positions have three parts, which are equal for text.
+//! Qwen 3.5, 3.6 and 3.8, and Bonsai 27B: most layers have a gated delta rule, every fourth one attention
+//! with a gate; with and without experts. Positions have three parts, which are equal for text.
 
 use tern_graph::{Gating, KeyHeads, RopeStyle, RopeTable};
 

@@ -1,4 +1,5 @@
-//! Qwen 3 Next: the layers of Qwen 3.5 with experts, whose decays and strengths are one matrix, key head by key head.
+//! Qwen 3 Next: the layers of Qwen 3.5 with experts, whose decays and strengths are one
+//! matrix, key head by key head.
 
 use tern_graph::{Gating, KeyHeads, RopeStyle};
 

@@ -20,7 +20,7 @@ pub(in crate::routes) struct Reply {
     contents: ReplyContents,
     /// The prompt's tokens, if requested and not sent yet.
     prompt_token_ids: Option<Vec<u32>>,
-    /// Of the prompt, if requested.
+    /// Log-probabilities of the prompt's tokens, if requested.
     prompt_logprobs: Option<Vec<Value>>,
     choices: Vec<Choice>,
     /// Choices whose first chunk was sent.

@@ -51,7 +51,7 @@ fn unsupported(block: &Params, kind: &str) -> ApiError {
     ApiError::bad(name, message)
 }
 
-/// The texts of a message's blocks, and what becomes messages of their own.
+/// The texts of a message's blocks, and what becomes separate messages.
 #[derive(Default)]
 struct Blocks {
     texts: Vec<String>,

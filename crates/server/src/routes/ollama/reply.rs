@@ -29,7 +29,7 @@ pub(super) struct Reply {
     logprobs: bool,
     start: Instant,
     first: Option<Instant>,
-    /// Of a reply that is not streamed: everything.
+    /// All pieces together, if the reply is not streamed.
     sum: Piece,
     /// The call whose arguments are not complete.
     call: Option<Call>,

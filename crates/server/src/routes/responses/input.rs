@@ -121,7 +121,8 @@ impl Conversation {
                 let reasoning = self.reasoning.take();
                 self.messages.push(Message { reasoning, ..Message::assistant(text) });
             }
-            // instructions and the first messages of the developer are one system message: many templates know one only
+            // instructions and the first messages of the developer are one system message:
+            // many templates know one only
             "system" | "developer" => match self.messages.last_mut() {
                 Some(last) if last.role == "system" => last.content = format!("{}\n\n{text}", last.content),
                 _ => self.messages.push(Message::system(text)),

@@ -138,7 +138,8 @@ fn truncation(params: &mut Params) -> Result<bool> {
     }
 }
 
-/// The number of log-probabilities, and whether reasoning is encoded for the client; from `include` and `top_logprobs`.
+/// The number of log-probabilities, and whether reasoning is encoded for the client; from
+/// `include` and `top_logprobs`.
 fn included(params: &mut Params, most: usize) -> Result<(Option<usize>, bool)> {
     let include = params.array("include")?.unwrap_or_default();
     if let Some(other) = include.iter().find(|name| !name.is_string()) {

@@ -1,4 +1,4 @@
-//! The tools of a response: functions and free-form tools, whose calls are items of their own.
+//! The tools of a response: functions and free-form tools, whose calls are separate items.
 
 use serde_json::{Value, json};
 

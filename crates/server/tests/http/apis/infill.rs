@@ -6,10 +6,10 @@ use tern_server::Config;
 
 use crate::support::{Setup, Site};
 
-/// Of Qwen2.5-Coder, in llama.cpp's order of searching.
+/// The tokens of Qwen2.5-Coder, in llama.cpp's order of searching.
 const QWEN: &[&str] =
     &["<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"];
-/// Of StarCoder: no token separates files.
+/// The tokens of StarCoder, none of which separates files.
 const STAR: &[&str] = &["<fim_prefix>", "<fim_middle>", "<fim_suffix>"];
 
 fn site(tokens: &'static [&'static str], fill_order: FillOrder) -> Site {

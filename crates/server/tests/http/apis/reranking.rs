@@ -36,7 +36,7 @@ fn documents_come_back_best_first() {
     let order = |results: &Value| -> Vec<u64> {
         results.as_array().unwrap().iter().map(|result| result["index"].as_u64().unwrap()).collect()
     };
-    // in the order of their own scores, which is not that of the request
+    // in the order of the documents' scores, which is not that of the request
     let pairs = post(&site, "/v1/score", json!({"text_1": "which?", "text_2": DOCUMENTS}));
     let own = scores(&pairs["data"], "score");
     let mut best: Vec<u64> = (0..4).collect();

@@ -1,5 +1,5 @@
-//! `/v1/responses`: items, events, the store and refusals. The recorded events are also validated with the types of
-//! OpenAI's client (`scripts/clients_test.py`).
+//! `/v1/responses`: items, events, the store and refusals. The recorded events are also validated with the
+//! types of OpenAI's client (`scripts/clients_test.py`).
 
 use serde_json::{Value, json};
 use tern_server::Config;

@@ -1,4 +1,5 @@
-//! Clients that do not read, pipeline too many requests or open too many connections do not affect others or `/health`.
+//! Clients that do not read, pipeline too many requests or open too many connections do not
+//! affect others or `/health`.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

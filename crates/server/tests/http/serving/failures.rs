@@ -1,5 +1,5 @@
-//! An engine that loses its device, panics or is stuck, and a model that cannot be loaded: the responses, and how the
-//! server ends.
+//! An engine that loses its device, panics or is stuck, and a model that cannot be loaded: the responses, and
+//! how the server ends.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! Several models in one server: loaded on request, dropped when idle or for memory, independent of each other.
+//! Several models in one server: loaded on request, dropped when idle or for memory,
+//! independent of each other.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -474,7 +475,7 @@ fn two_models_are_downloaded_at_once_each_once_and_only_while_someone_watches() 
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     assert_eq!(shelf.pulls.load(Ordering::Relaxed), 2);
     drop((first, second));
-    wait_until(|| pulling() == 1); // nobody watches the second one
+    wait_until(|| pulling() == 1); // no request watches the second one
     drop(others);
     wait_until(|| pulling() == 0);
     wait_until(|| site.post("/api/pull", json!({"model": "a", "stream": false})).status == 200);

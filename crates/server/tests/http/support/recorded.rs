@@ -1,4 +1,5 @@
-//! Streams that were recorded: `fixtures/clients`, which `scripts/clients_test.py` validates with the clients' own types.
+//! Streams that were recorded: `fixtures/clients`, which `scripts/clients_test.py` validates with the
+//! clients' own types.
 
 use std::path::PathBuf;
 
@@ -20,7 +21,8 @@ pub(crate) fn events(text: &str) -> Vec<Value> {
     events
 }
 
-/// Compares events with those of a file, except for ids and times. A missing file is written, and the test fails.
+/// Compares events with those of a file, except for ids and times. A missing file is
+/// written, and the test fails.
 pub(crate) fn check(file: &str, events: &[Value]) {
     let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/clients")).join(file);
     let line = |event: &Value| format!("{}\n", without_ids(event.clone()));
