@@ -111,8 +111,8 @@ fn compare(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult
     Ok(results)
 }
 
-/// Compares the experts that are chosen for each token: others are near ties, or wrong. Nothing of
-/// a model without routers.
+/// Compares the experts that are chosen for each token: others are near ties, or wrong. Nothing of a model
+/// without routers.
 fn compare_routers(
     args: &DoctorArgs,
     opened: &OpenedModel,
@@ -152,9 +152,9 @@ fn chunks(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> impl Itera
     chunks.into_iter().filter(move |_| !whole).chain(whole.then_some(tokens.len()))
 }
 
-/// Compares the logits of one model on the given tokens, with few and many tokens per step: whether
-/// each is right, and what is printed. With `--reproducible`, the bits must also be those of the first
-/// number of tokens per step.
+/// Compares the logits of one model on the given tokens, with few and many tokens per step: whether each is
+/// right, and what is printed. With `--reproducible`, the bits must also be those of the first number of
+/// tokens per step.
 fn compare_logits(args: &DoctorArgs, opened: &OpenedModel, tokens: &[u32]) -> CliResult<Vec<(bool, String)>> {
     let want = logits(Device::Cpu.open(args.model.device_options())?, opened, tokens, tokens.len(), false)?;
     let is_coarse = matches!(opened.kv_cells, Some(KvCells::Int8 | KvCells::Fp8));

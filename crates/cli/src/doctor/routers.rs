@@ -1,17 +1,17 @@
 //! The experts that a device chooses, compared with those of the CPU: each other choice is a near tie, which
 //! is proven, or wrong.
 //!
-//! Rounding moves the logits of routers. Where another expert is chosen, what follows differs for
-//! another reason: the choices of later routers for this token and for later ones are compared no
-//! further. Of the others, those that differ must be explained by logits that move no further than those
-//! of choices that are the same.
+//! Rounding moves the logits of routers. Where another expert is chosen, what follows differs for another
+//! reason: the choices of later routers for this token and for later ones are compared no further. Of the
+//! others, those that differ must be explained by logits that move no further than those of choices that are
+//! the same.
 
 use tern::models::Router;
 
-/// A difference of two logits may move by this many deviations; see [`super::stress::Deviation`].
+/// Deviations by which a difference of two logits may move; see [`super::stress::Deviation`].
 const DEVIATIONS: f64 = 5.0;
-/// Tokens from which on the deviation of a router's logits is its own; that of earlier
-/// routers counts for fewer.
+/// Tokens from which on the deviation of a router's logits is its own; that of earlier routers counts for
+/// fewer.
 const LEAST_TOKENS: usize = 8;
 
 /// The choices of a model's routers for some tokens, on two devices.
