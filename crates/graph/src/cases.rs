@@ -276,24 +276,63 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
+/// A case worth timing that is not made yet: its weights may be large.
+pub struct TimedCase {
+    /// Its name.
+    pub name: String,
+    make: Box<dyn Fn() -> Result<Case, GraphError>>,
+}
+
+impl TimedCase {
+    fn new(name: String, make: impl Fn() -> Result<Case, GraphError> + 'static) -> TimedCase {
+        TimedCase { name, make: Box::new(make) }
+    }
+
+    /// The case with its weights.
+    pub fn make(&self) -> Result<Case, GraphError> {
+        (self.make)()
+    }
+}
+
 /// Larger shapes worth timing: every format for one token and for many, experts, and attention at two depths.
-pub fn timed() -> Result<Vec<Case>, GraphError> {
+pub fn timed() -> Vec<TimedCase> {
     let mut cases = vec![];
-    for quant in tern_quant::ALL.iter().filter(|q| q.is_runnable()) {
+    for quant in tern_quant::ALL.iter().copied().filter(|q| q.is_runnable()) {
         for tokens in [1, 64] {
-            cases.push(linear(quant, 2048, 2048, tokens)?);
+            let name = linears::linear_name(quant, [2048, 2048], tokens);
+            cases.push(TimedCase::new(name, move || linear(quant, 2048, 2048, tokens)));
         }
     }
+    let sizes = Experts { count: 32, used: 4, rows: 768, cols: 2048 };
     for quant in [&tern_quant::Q4_K, &tern_quant::MXFP4, &tern_quant::TQ2_0] {
         for tokens in [1, 64] {
-            cases.push(expert_linear(quant, Experts { count: 32, used: 4, rows: 768, cols: 2048 }, tokens)?);
+            let name = experts::expert_linear_name(quant, sizes, tokens);
+            cases.push(TimedCase::new(name, move || expert_linear(quant, sizes, tokens)));
         }
     }
     let args = Attention::full(16, 8, 128, 0.088);
     for depth in [512, 4096] {
-        cases.push(attend(args, &[depth, 1])?);
+        let name = attention::attend_name(args, &[depth, 1]);
+        cases.push(TimedCase::new(name, move || attend(args, &[depth, 1])));
     }
-    cases.push(delta(&[64, 1])?);
-    cases.push(delta(&[1, 256])?);
-    Ok(cases)
+    for tokens in [[64, 1], [1, 256]] {
+        cases.push(TimedCase::new(recurrent::delta_name(&tokens), move || delta(&tokens)));
+    }
+    cases
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timed_case_has_its_name_before_it_is_made() {
+        for part in ["linear q8_0 2048x2048 tokens 64", "attend", "delta"] {
+            let cases: Vec<_> = timed().into_iter().filter(|case| case.name.contains(part)).collect();
+            assert!(!cases.is_empty(), "{part}");
+            for case in cases {
+                assert_eq!(case.make().unwrap().name, case.name);
+            }
+        }
+    }
 }

@@ -8,13 +8,7 @@ use crate::{
 /// Attention of one sequence, in steps of `lens` tokens.
 pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     let rng = &mut Random::new(2);
-    let (w, c) = (args.window.unwrap_or(0), args.softcap.unwrap_or(0.0));
-    let (t, heads) = (args.temperature.map_or(0.0, |t| t.scale), args.heads);
-    let name = format!(
-        "attend {heads}/{} heads x {} window {w} softcap {c} temperature {t} steps {lens:?}",
-        args.kv_heads, args.head_dim
-    );
-    let mut case = Case::new(name, 2e-3); // keys and values are kept in f16
+    let mut case = Case::new(attend_name(args, lens), 2e-3); // keys and values are kept in f16
     let q = case.input("q", args.heads * args.head_dim, rng)?;
     let k = case.input("k", args.kv_heads * args.head_dim, rng)?;
     let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
@@ -22,6 +16,15 @@ pub fn attend(args: Attention, lens: &[usize]) -> Result<Case, GraphError> {
     case.sequence(lens, rng);
     case.bytes += lens.iter().sum::<usize>() * case.graph.kv[0].bytes_per_token(case.kv_cells);
     Ok(case)
+}
+
+pub(super) fn attend_name(args: Attention, lens: &[usize]) -> String {
+    let (w, c) = (args.window.unwrap_or(0), args.softcap.unwrap_or(0.0));
+    let (t, heads) = (args.temperature.map_or(0.0, |t| t.scale), args.heads);
+    format!(
+        "attend {heads}/{} heads x {} window {w} softcap {c} temperature {t} steps {lens:?}",
+        args.kv_heads, args.head_dim
+    )
 }
 
 /// The same with a sink per head: small ones, large ones, and one that takes nearly all of the weight.

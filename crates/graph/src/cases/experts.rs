@@ -73,8 +73,7 @@ fn route(routing: Routing, biased: bool) -> Result<Case, GraphError> {
 pub fn expert_linear(quant: &'static Quant, sizes: Experts, tokens: usize) -> Result<Case, GraphError> {
     let rng = &mut Random::new(12);
     let Experts { count, used, rows, cols } = sizes;
-    let name = quant.name.to_lowercase();
-    let name = format!("experts {name} {used} of {count} x {rows}x{cols} tokens {tokens}");
+    let name = expert_linear_name(quant, sizes, tokens);
     let halves = if quant.codes().is_some() { 8e-4 } else { 0.0 }; // as which a backend may take activations
     let mut case = Case::new(name, tolerance(quant).max(halves));
     let x = case.input("x", cols, rng)?;
@@ -85,6 +84,12 @@ pub fn expert_linear(quant: &'static Quant, sizes: Experts, tokens: usize) -> Re
     case.sequence(&[tokens], rng);
     case.bytes = case.bytes / count * count.min(used * tokens);
     Ok(case)
+}
+
+pub(super) fn expert_linear_name(quant: &Quant, sizes: Experts, tokens: usize) -> String {
+    let Experts { count, used, rows, cols } = sizes;
+    let name = quant.name.to_lowercase();
+    format!("experts {name} {used} of {count} x {rows}x{cols} tokens {tokens}")
 }
 
 /// An MLP of experts, with biases and scales.

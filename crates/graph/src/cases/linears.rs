@@ -8,13 +8,16 @@ use crate::{GraphError, Random};
 /// `x * w^T` in one format.
 pub fn linear(quant: &'static Quant, rows: usize, cols: usize, tokens: usize) -> Result<Case, GraphError> {
     let rng = &mut Random::new(1);
-    let name = format!("linear {} {rows}x{cols} tokens {tokens}", quant.name.to_lowercase());
-    let mut case = Case::new(name, step_tolerance(quant, tokens));
+    let mut case = Case::new(linear_name(quant, [rows, cols], tokens), step_tolerance(quant, tokens));
     let x = case.input("x", cols, rng)?;
     let w = case.matrix(random_tensor("w", quant, rows, cols, rng)?)?;
     case.graph.linear(x, w)?;
     case.sequence(&[tokens], rng);
     Ok(case)
+}
+
+pub(super) fn linear_name(quant: &Quant, [rows, cols]: [usize; 2], tokens: usize) -> String {
+    format!("linear {} {rows}x{cols} tokens {tokens}", quant.name.to_lowercase())
 }
 
 /// `x * v^T + x * w^T`: one value that two formats read.

@@ -163,7 +163,7 @@ pub fn delta(tokens: &[usize]) -> Result<Case, GraphError> {
     let args =
         DeltaRule { k_heads: 16, v_heads: 16, k_dim: 128, v_dim: 128, eps: 1e-6, key_heads: KeyHeads::Tiled };
     let rng = &mut Random::new(13);
-    let mut case = Case::new(format!("delta 16 x 128 tokens {}", tokens.last().unwrap_or(&0)), 2e-5);
+    let mut case = Case::new(delta_name(tokens), 2e-5);
     let qkv = case.input("qkv", args.width(), rng)?;
     let [decay, beta]: [Val; 2] = [case.input("decay", 16, rng)?, case.input("beta", 16, rng)?];
     let weights = case.delta_weights(16, rng)?;
@@ -171,4 +171,8 @@ pub fn delta(tokens: &[usize]) -> Result<Case, GraphError> {
     case.in_one_slot(tokens, rng);
     case.bytes += 2 * 16 * 128 * 128 * 4;
     Ok(case)
+}
+
+pub(super) fn delta_name(tokens: &[usize]) -> String {
+    format!("delta 16 x 128 tokens {}", tokens.last().unwrap_or(&0))
 }
