@@ -61,7 +61,7 @@ impl Shard {
         }
         let count = ends.len() as u64;
         let name = ShardName::of(&out.file_stem().unwrap_or_default().to_string_lossy(), count)
-            .ok_or_else(|| FormatError::ManyFiles(count))?;
+            .ok_or(FormatError::ManyFiles(count))?;
         let starts = [0].into_iter().chain(ends.iter().copied());
         let shards = starts.zip(&ends).enumerate().map(|(i, (start, end))| {
             let mut metadata = if i == 0 { metadata.clone() } else { Metadata::default() };
