@@ -118,6 +118,12 @@ macro_rules! shared_structs {
 }
 pub(crate) use shared_structs;
 
+/// The struct `Sizes` in C: what the host has decided for one kernel.
+pub(crate) fn c_sizes(sizes: &[(&str, usize)]) -> String {
+    let constants = sizes.iter().map(|(name, value)| format!("    static constexpr int {name} = {value};\n"));
+    format!("struct Sizes {{\n{}}};\n", constants.collect::<String>())
+}
+
 /// A struct of some bytes in C; fields are given by name, declaration and offset.
 pub(super) fn c_struct(name: &str, bytes: usize, fields: &[(&str, String, usize)]) -> String {
     let declarations: String = fields.iter().map(|field| format!("    {};\n", field.1)).collect();
