@@ -66,8 +66,10 @@ static_assert(OFFSET_OF(OutputsArgs, mean) == 52, \"OutputsArgs.mean is at 52 on
         assert_eq!(
             text,
             "struct Sizes {
-    static constexpr int ROW_WARPS = 8;
-    static constexpr int STAGE = 3072;
+    enum : int {
+        ROW_WARPS = 8,
+        STAGE = 3072,
+    };
 };
 "
         );

@@ -118,10 +118,11 @@ macro_rules! shared_structs {
 }
 pub(crate) use shared_structs;
 
-/// The struct `Sizes` in C: what the host has decided for one kernel.
+/// The struct `Sizes` in C: what the host has decided for one kernel. Its constants are enumerators: `static constexpr` ones would be
+/// variables of the module.
 pub(crate) fn c_sizes(sizes: &[(&str, usize)]) -> String {
-    let constants = sizes.iter().map(|(name, value)| format!("    static constexpr int {name} = {value};\n"));
-    format!("struct Sizes {{\n{}}};\n", constants.collect::<String>())
+    let constants = sizes.iter().map(|(name, value)| format!("        {name} = {value},\n"));
+    format!("struct Sizes {{\n    enum : int {{\n{}    }};\n}};\n", constants.collect::<String>())
 }
 
 /// A struct of some bytes in C; fields are given by name, declaration and offset.
