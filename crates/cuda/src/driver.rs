@@ -20,5 +20,5 @@ pub(crate) use kernel::{Grid, Kernel};
 pub(crate) use memory::{Event, Memory, Pinned};
 pub use nvrtc::{Nvrtc, SearchPaths};
 pub(crate) use recording::Recording;
-pub(crate) use source::{Define, FILES, HOST_FILES, KernelSource, Source, TILE_TOKENS};
+pub(crate) use source::{Define, FILES, HOST_FILES, KernelSource, Source, TILE_TOKENS, sizes};
 pub(crate) use staging::Staging;

@@ -23,6 +23,8 @@ pub(crate) use program::Compiled;
 pub(crate) use program_memory::scratch_bytes;
 pub(crate) use strategy::StepSize;
 
+pub(crate) use linear_tiling::Limits;
+
 pub(crate) use fused_memory::{FusedMemory, Ring, RopeTable};
 #[cfg(test)]
 pub(crate) use fused_step::{FusedSource, FusedStepPlan};

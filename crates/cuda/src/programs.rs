@@ -3,7 +3,9 @@
 mod folder;
 
 use crate::driver::{KernelSource, Source};
-use crate::launch::{FusedMemory, KernelKey, KernelShape, Ring, RopeTable, linear_source, recurrent_source};
+use crate::launch::{
+    FusedMemory, KernelKey, KernelShape, Limits, Ring, RopeTable, linear_source, recurrent_source,
+};
 use crate::lower::{AttentionShape, KernelConfig, LinearShape, PartShape, linear_defines};
 use crate::shared::{KvCell, Phase, RecurrentArgs, RouteArgs};
 use crate::weights::Layout;
@@ -13,6 +15,13 @@ pub use folder::{WrittenPrograms, write_programs};
 /// Blocks of a launch, and shared memory of a block: those of an H200.
 const BLOCKS: usize = 132;
 const SHARED_MEMORY: usize = 227 << 10;
+const LIMITS: Limits = Limits {
+    processors: BLOCKS,
+    shared_memory: SHARED_MEMORY,
+    clusters: true,
+    warpgroups: true,
+    reproducible: false,
+};
 /// Heads, and the matrices of recurrent layers.
 const HEAD_DIM: usize = 128;
 const STATE_ROWS: usize = 128;
@@ -40,7 +49,7 @@ pub(crate) fn typical() -> Vec<KernelSource> {
         fused_step(&config, 1),
         fused_step(&config, 8),
         launches,
-        linear_source(&config, key),
+        linear_source(&config, key, &LIMITS),
         attention.source(SHARED_MEMORY),
         recurrent_source(STATE_ROWS),
     ];

@@ -13,7 +13,7 @@ mod phases;
 mod sampling;
 mod wgmma;
 
-pub(crate) use c_text::KernelArgs;
+pub(crate) use c_text::{KernelArgs, c_sizes};
 pub(crate) use constants::*;
 pub(crate) use launches::*;
 pub(crate) use phase_args::*;
@@ -59,6 +59,21 @@ static_assert(OFFSET_OF(OutputsArgs, mean) == 52, \"OutputsArgs.mean is at 52 on
         assert!(header.contains("    WARPS = 16,\n    THREADS = 512,\n"));
         // every struct has its size asserted, and so has the union of a phase
         assert_eq!(header.matches("struct ").count(), header.matches("sizeof(").count());
+    }
+
+    #[test]
+    fn sizes_are_constants_of_a_struct() {
+        let text = c_sizes(&[("ROW_WARPS", 8), ("STAGE", 3072)]);
+        assert_eq!(
+            text,
+            "struct Sizes {
+    enum : int {
+        ROW_WARPS = 8,
+        STAGE = 3072,
+    };
+};
+"
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ enum { NORMED = 1, ADDED = 2, GATHERED = 4, OUTPUTS_ONLY = 8, BIASED = 16, SCALE
        PASSED_IN_BITS_ORDER = 512, X_TAGGED = 1024, ADD_TAGGED = 2048, MIXED = 4096, FIELDS_X = 8192, CONVOLVED = 16384,
        HALF_ROUNDS = 32768 };
 struct { unsigned x; } blockIdx;
+struct Sizes { static constexpr int SLOTS = RING_SLOTS; };
 template <int N> struct Format { static constexpr int BYTES = N; static constexpr bool SIGNS = false; };
 template <int FORMAT> struct FormatOf { typedef Format<FORMAT> Is; };
 #include LINEAR_SHAPE
@@ -80,7 +81,7 @@ int main() {
     SHAPE(2048, NORMED, 1, 1, 0, PartShape<576, 6144>, PartShape<576, 6144>, None);
     SHAPE(2048, 0, 1, 1, 8, PartShape<1088, 768>, PartShape<1088, 768>, None); // gate and up of experts
     SHAPE(2880, BIASED, 4, 2, 4, PartShape<1088, 2880>, PartShape<1088, 2880>, None);
-#if SLOTS >= 8
+#if RING_SLOTS >= 8
     SHAPE(4096, ADDED | HALF_ROUNDS, 0, 1, 0, PartShape<2176, 4096>, None, None); // a slot has half a round
     SHAPE(5120, HALF_ROUNDS, 1, 1, 0, PartShape<2176, 4096>, PartShape<2176, 4096>, None); // five halves
 #endif
@@ -103,14 +104,16 @@ fn run(compiler: &str, folder: &Path, header: &Path, blocks: usize, slots: usize
     let (source, program) = (folder.join("linear_shape.cpp"), folder.join("linear_shape"));
     std::fs::write(&source, PROGRAM).map_err(|e| e.to_string())?;
     // PROGRAM has what the file needs of those that it includes
-    std::fs::create_dir_all(folder.join("weights")).map_err(|e| e.to_string())?;
-    std::fs::write(folder.join("weights/record.cuh"), "").map_err(|e| e.to_string())?;
+    for file in ["weights/record.cuh", "host/sizes.cuh"].map(|file| folder.join(file)) {
+        std::fs::create_dir_all(file.parent().unwrap_or(folder)).map_err(|e| e.to_string())?;
+        std::fs::write(file, "").map_err(|e| e.to_string())?;
+    }
     let built = Command::new(compiler)
         .args(["-std=c++17", "-O1", "-o"])
         .arg(&program)
         .arg(format!("-I{}", folder.display()))
         .arg(format!("-DLINEAR_SHAPE=\"{}\"", header.display()))
-        .args([format!("-DBLOCKS={blocks}"), format!("-DSLOTS={slots}")])
+        .args([format!("-DBLOCKS={blocks}"), format!("-DRING_SLOTS={slots}")])
         .arg(&source)
         .output();
     let built = built.map_err(|e| e.to_string())?;

@@ -16,9 +16,6 @@
 
 constexpr float LOG2E = 1.4426950408889634f;
 
-// The most warps, up to `most`, that share the slots of the ring evenly: each always has the same slots.
-DEVICE constexpr int sharing(int most) { return SLOTS % most == 0 ? most : sharing(most - 1); }
-
 // A head, or the values of one: four neighbouring columns per lane, and four more in every further 128.
 template <int D> struct Quads {
     static constexpr int N = (D + 127) / 128, AT_ONCE = D % 256 == 0 ? 2 : 1; // loads at once: each takes long
@@ -105,9 +102,10 @@ template <int D> struct Quads {
 DEVICE u32 pair_halves(u32 first, u32 second, bool high) { return __byte_perm(first, second, high ? 0x7632 : 0x5410); }
 
 // D, V: columns of key and value heads, multiples of 8; G: query heads of a unit, at most 8; CAPPED: scores have a soft
-// cap. PARTIAL: floats of a split, as the host has allocated them; MOST_TAKERS: warps, or pairs of them, that share
-// older keys at most; WORKSPACE: bytes of shared memory that the host has reserved.
-template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WORKSPACE> struct Attention {
+// cap. PARTIAL: floats of a split, as the host has allocated them; TAKERS_: warps, or pairs of them, that share older
+// keys: slot i of a unit is for the SHARERS warps from i % TAKERS * SHARERS on; WORKSPACE: bytes of shared memory that
+// the host has reserved.
+template <int D, int V, int G, bool CAPPED, int PARTIAL, int TAKERS_, int WORKSPACE> struct Attention {
     static_assert(G <= MOST_QUERIES && WARPS >= MOST_QUERIES + 2 * MOST_NEW, "warps have one head each");
     static constexpr int AT_VALUES = WARPS - 2 * MOST_NEW,
                          AT_KEYS = WARPS - MOST_NEW; // the first warps with values and keys of this step
@@ -115,8 +113,8 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
     // a warp has SPANS spans of 64 columns of the values; wide values are shared by two warps per slot
     static constexpr int SHARERS = V > 128 ? 2 : 1, SPANS = (V / SHARERS + 63) / 64,
                          TILES = SPANS / 2 * 8 + SPANS % 2 * 4;
-    static constexpr int TAKERS =
-        sharing(MOST_TAKERS); // slot i of a unit is for the SHARERS warps from i % TAKERS * SHARERS on
+    static constexpr int TAKERS = TAKERS_;
+    static_assert(Sizes::SLOTS % TAKERS == 0, "each taker always has the same slots");
     static_assert(TAKERS * SHARERS <= AT_KEYS, "the keys of this step have other warps");
     static constexpr bool EVEN = SPANS * 64 * SHARERS == V;
     static_assert(PARTIAL >= G * (V + 2) && PARTIAL % 4 == 0, "splits are written four floats at a time");
@@ -132,9 +130,10 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
         int not_finite[MOST_NEW]; // whether the value is not finite
         float sinks[G];           // as scores
     };
-    static_assert(KEYS * (D + V) * 2 + 2 * (KEYS / 4) * ROWS_PADDING <= SLOT,
+    static_assert(KEYS * (D + V) * 2 + 2 * (KEYS / 4) * ROWS_PADDING <= Sizes::SLOT,
                   "a slot holds keys and values with padding");
-    static_assert(sizeof(Workspace) <= WORKSPACE && WORKSPACE <= ARENA, "the host has reserved shared memory for it");
+    static_assert(sizeof(Workspace) <= WORKSPACE && WORKSPACE <= Sizes::ARENA,
+                  "the host has reserved shared memory for it");
 
     // A warp's result: lane (g, q) has queries 2q and 2q + 1, and columns 8g to 8g + 7 of every 64 of the warp.
     struct Result {
@@ -267,9 +266,10 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
         u32 page = own ? info.pages_of(a, token)[info.position[token] / PAGE_LEN] : 0; // loaded meanwhile
         auto slot = [&]() { return slot_in(a, page, info.position[token], u.kv_head); };
         if (query || (is_new && warp >= AT_KEYS)) { // the same code for queries and keys
-            if (SINKS && query && a.sinks && threadIdx.x % 32 == 0) workspace.sinks[warp] = a.sinks[head] * LOG2E;
+            if (Sizes::SINKS && query && a.sinks && threadIdx.x % 32 == 0)
+                workspace.sinks[warp] = a.sinks[head] * LOG2E;
             Quads<D> x;
-            x.make(query ? a.q : a.k, token, query ? head : u.kv_head, info.epoch, a, turns + token * MOST_PAIRS,
+            x.make(query ? a.q : a.k, token, query ? head : u.kv_head, info.epoch, a, turns + token * Sizes::MOST_PAIRS,
                    workspace.made[query ? warp : MOST_QUERIES + made]);
             float scale = CAPPED ? 1.f : LOG2E;
             x.store(query ? workspace.q[warp] : workspace.key[made],
@@ -361,7 +361,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
         float* y = row_of(a.y, u.token) + (u.kv_head * a.groups + u.group) * G * V;
         auto write = [&](int i, const float2& top, const float4& v) {
             float by = reciprocal(top.y);
-            if (SINKS && a.sinks) { // one more score, without a value
+            if (Sizes::SINKS && a.sinks) { // one more score, without a value
                 float sink = workspace.sinks[i / V], most = fmaxf(top.x, sink), keep = exp2_fast(top.x - most);
                 by = keep * reciprocal(top.y * keep + exp2_fast(sink - most));
             }
@@ -400,7 +400,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
             }
         }
         if (u.splits == 1) return;
-        u32* last = (u32*)(shared + AT_WARP_FLOATS);
+        u32* last = (u32*)(shared + Sizes::AT_WARP_FLOATS);
         __threadfence();
         sync_threads<THREADS>();
         if (threadIdx.x == 0) *last = atomicAdd(a.arrivals + u.index, 1);
@@ -422,7 +422,7 @@ template <int D, int V, int G, bool CAPPED, int PARTIAL, int MOST_TAKERS, int WO
     static DEVICE Ring units(int p, Ring ring, const float2* turns) {
         const AttendArgs& a = phase_at_hand(p).attend;
         const Info& info = info_of_step();
-        Workspace& workspace = *(Workspace*)(shared + AT_ARENA);
+        Workspace& workspace = *(Workspace*)(shared + Sizes::AT_ARENA);
         int warp = threadIdx.x / 32;
         for (Units units;;) {
             Unit u;

@@ -11,7 +11,7 @@
 #include "linear/step_linear.cuh"
 #include "experts/choose.cuh"
 
-static_assert(!ROUTES || sizeof(RouteWorkspace) <= ARENA, "the host has reserved shared memory for it");
+static_assert(!ROUTES || sizeof(RouteWorkspace) <= Sizes::ARENA, "the host has reserved shared memory for it");
 
 // The logits of the block's experts: all warps share the columns of a row.
 DEVICE void write_logits(const RouteArgs& a, u32 epoch, float* scratch) {
@@ -71,10 +71,10 @@ DEVICE void write_logits(const RouteArgs& a, u32 epoch, float* scratch) {
 
 APART void route(int p) {
     const RouteArgs a = phase_at_hand(p).route; // in registers: phases are in shared memory
-    RouteWorkspace& workspace = *(RouteWorkspace*)(shared + AT_ARENA);
+    RouteWorkspace& workspace = *(RouteWorkspace*)(shared + Sizes::AT_ARENA);
     int thread = fixed_thread();
     u32 epoch = info_of_step().epoch, mask = a.logits.mask;
-    if (a.router.w && blockIdx.x < a.experts) write_logits(a, epoch, (float*)(shared + AT_WARP_FLOATS));
+    if (a.router.w && blockIdx.x < a.experts) write_logits(a, epoch, (float*)(shared + Sizes::AT_WARP_FLOATS));
     const float* logits = row_of(a.logits, 0);
     for (int base = 0; base < a.experts; base += THREADS) {
         int e = base + thread;

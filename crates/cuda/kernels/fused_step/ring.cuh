@@ -10,6 +10,7 @@
 #include "attention/pages.cuh"
 #include "phases/small_phases.cuh"
 #include "linear/linear_shape.cuh"
+#include "host/sizes.cuh"
 
 extern __shared__ __align__(128) u8 shared[]; // copies to slots that do not begin at multiples of 128 bytes are slower
 
@@ -26,10 +27,11 @@ struct Info {
     int phase;                   // the index of the phase: in a register it would be spilled to memory that is slower
 
     DEVICE const u32* pages_of(const AttendArgs& a, int token) const {
-        return pages[token] + (WINDOWS && a.windowed ? window_tables : 0);
+        return pages[token] + (Sizes::WINDOWS && a.windowed ? window_tables : 0);
     }
 };
-static_assert(sizeof(Info) <= INFO_BYTES, "the host has reserved shared memory for it");
+static_assert((sizeof(Info) + 15) / 16 * 16 == Sizes::INFO, "the host has reserved shared memory for it");
+static_assert(Sizes::AT_GATES + 2 * Sizes::SLOTS * (int)sizeof(Gate) <= Sizes::AT_INFO, "two gates per slot");
 
 // The experts that the token has chosen last, in shared memory: written by the phase that routes, in every block.
 struct Choice {
@@ -47,35 +49,35 @@ struct Choice {
     }
 };
 static_assert(sizeof(Choice) == CHOICE_BYTES, "the host has reserved shared memory for it");
-DEVICE Choice& choice_of_step() { return *(Choice*)(shared + AT_CHOICE); }
+DEVICE Choice& choice_of_step() { return *(Choice*)(shared + Sizes::AT_CHOICE); }
 
-DEVICE const Info& info_of_step() { return *(const Info*)(shared + AT_INFO); }
-DEVICE const Phase& phase_at_hand(int p) { return ((const Phase*)(shared + AT_WINDOW))[p % WINDOW]; }
+DEVICE const Info& info_of_step() { return *(const Info*)(shared + Sizes::AT_INFO); }
+DEVICE const Phase& phase_at_hand(int p) { return ((const Phase*)(shared + Sizes::AT_WINDOW))[p % WINDOW]; }
 
 // A position of the ring: the reading warp fills its slot, the others empty it.
 struct Ring {
     int at;
     u32 parity; // of the round
 
-    DEVICE Gate& full() const { return ((Gate*)(shared + AT_GATES))[at]; }
-    DEVICE Gate& empty() const { return ((Gate*)(shared + AT_GATES))[SLOTS + at]; }
-    DEVICE u8* slot() const { return shared + at * SLOT; }
+    DEVICE Gate& full() const { return ((Gate*)(shared + Sizes::AT_GATES))[at]; }
+    DEVICE Gate& empty() const { return ((Gate*)(shared + Sizes::AT_GATES))[Sizes::SLOTS + at]; }
+    DEVICE u8* slot() const { return shared + at * Sizes::SLOT; }
 
     // `slots` further, at most SLOTS.
     DEVICE Ring ahead(int slots) const {
         int to = at + slots;
-        bool wraps = to >= SLOTS;
-        return {wraps ? to - SLOTS : to, parity ^ wraps};
+        bool wraps = to >= Sizes::SLOTS;
+        return {wraps ? to - Sizes::SLOTS : to, parity ^ wraps};
     }
     // `slots` before it, fewer than SLOTS.
     DEVICE Ring back(int slots) const {
         bool wraps = at < slots;
-        return {at - slots + (wraps ? SLOTS : 0), parity ^ wraps};
+        return {at - slots + (wraps ? Sizes::SLOTS : 0), parity ^ wraps};
     }
     DEVICE void skip(int slots) {
         at += slots;
 #pragma unroll 1
-        for (; at >= SLOTS; at -= SLOTS) parity ^= 1;
+        for (; at >= Sizes::SLOTS; at -= Sizes::SLOTS) parity ^= 1;
     }
 
     // Waits until the slot is full.
@@ -187,7 +189,7 @@ struct Reader {
                      int more_bytes = 0) {
         int lane = threadIdx.x % 32;
         if constexpr (ARCH >= 900) {
-            Ring mine = ring.ahead(lane % SLOTS);
+            Ring mine = ring.ahead(lane % Sizes::SLOTS);
             u32 open = __ballot_sync(0xffffffff, lane < count);
             while (open) { // wait for the first one; fill the following ones up to the first that is blocked
                 int next = __ffs(open) - 1;
@@ -215,7 +217,7 @@ struct Reader {
         }
     }
 
-    static constexpr int AT_ONCE = SLOTS < 32 ? SLOTS : 32;
+    static constexpr int AT_ONCE = Sizes::SLOTS < 32 ? Sizes::SLOTS : 32;
 
     template <class L> DEVICE void read_linear(const LinearArgs& a) {
         int slots = L::units() * L::EACH * L::PIECES;
@@ -300,8 +302,8 @@ struct Reader {
         if (place >= blocks) return;
         int each = (a.cols + COLUMNS - 1) / COLUMNS, read = info_of_step().state_read;
         for (int item = place; item < a.heads * each && read >= 0; item += blocks) {
-            int column = item % each * COLUMNS, floats = min(COLUMNS, a.cols - column) * STATE_ROWS;
-            const float* state = a.state + read * a.slot + ((long)(item / each) * a.cols + column) * STATE_ROWS;
+            int column = item % each * COLUMNS, floats = min(COLUMNS, a.cols - column) * Sizes::STATE_ROWS;
+            const float* state = a.state + read * a.slot + ((long)(item / each) * a.cols + column) * Sizes::STATE_ROWS;
             for (int i = threadIdx.x % 32 * 32; i < floats; i += 32 * 32) prefetch(state + i);
         }
         for (int i = threadIdx.x % 32 * 32; i < a.heads; i += 32 * 32) prefetch(a.bias + i), prefetch(a.rate + i);
@@ -330,7 +332,7 @@ struct Reader {
         int columns = values ? a.v_dim : a.head_dim, bytes = 4 * columns * 2;
         const u16* from = (values ? a.values : a.keys) + (row + four * 4) * columns;
         u8* to = ring.slot() + (values ? FOURS * (8 * a.head_dim + ROWS_PADDING) : 0) + four * (bytes + ROWS_PADDING);
-        wait_to_fill(ring, filled, KEYS_FLYING);
+        wait_to_fill(ring, filled, Sizes::KEYS_FLYING);
         if constexpr (ARCH >= 900) {
             if (lane == 0) ring.full().expect(KEYS * (a.head_dim + a.v_dim) * 2);
             __syncwarp();
@@ -365,14 +367,14 @@ struct Reader {
             for (int n = 0; n < u.slots(); n += AT_ONCE) {
                 long now = next;
                 next = row(n + AT_ONCE);
-                fill(min(AT_ONCE, u.slots() - n), KEYS_FLYING, a.keys + now * a.head_dim, KEYS * a.head_dim * 2,
+                fill(min(AT_ONCE, u.slots() - n), Sizes::KEYS_FLYING, a.keys + now * a.head_dim, KEYS * a.head_dim * 2,
                      a.values + now * a.v_dim, KEYS * a.v_dim * 2);
             }
         }
     }
 
     DEVICE void read(const Phase* phases, int count) {
-        Phase& phase = ((Phase*)(shared + AT_WINDOW))[WINDOW]; // after the window
+        Phase& phase = ((Phase*)(shared + Sizes::AT_WINDOW))[WINDOW]; // after the window
         const Info& info = info_of_step();
         constexpr int PIECES = sizeof(Phase) / 16, PER_LANE = (PIECES + 31) / 32;
         int lane = threadIdx.x % 32;

@@ -3,11 +3,13 @@
 // kernels are in one_token.cu and several_tokens.cu, which include the phases before this file.
 //
 // Defined by the host: FORMATS, LINEARS, ATTENTIONS(X) with X(index, columns of a key head, columns of a value head,
-// query heads of a unit, whether scores have a soft cap, floats of a split, warps that share older keys at most, bytes
-// of workspace), BLOCKS, PAGE_LEN, SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of keys in flight),
-// TOKENS_AT_ONCE, HELD_TILES (tiles whose rows are written together), OFFSET_SUMS, MOST_PAIRS, ROUTES (whether a phase
-// chooses experts), SINKS and WINDOWS (whether attention has them), RECURRENT and STATE_ROWS (step_recurrent.cuh),
-// offsets in shared memory (AT_...), and sizes of parts of it (ARENA, INFO_BYTES).
+// query heads of a unit, whether scores have a soft cap, floats of a split, warps that share older keys, bytes of
+// workspace), BLOCKS, PAGE_LEN, TOKENS_AT_ONCE, OFFSET_SUMS, ROUTES (whether a phase chooses experts), RECURRENT
+// (step_recurrent.cuh).
+//
+// Sizes (FusedMemory of src/launch/fused_memory.rs): SLOT (bytes of a slot of the ring), SLOTS, KEYS_FLYING (slots of
+// keys in flight), HELD_TILES (tiles whose rows are written together), MOST_PAIRS, SINKS and WINDOWS (whether attention
+// has them), offsets in shared memory (AT_...), sizes of parts of it (ARENA, INFO), and those of state_matrix.cuh.
 
 #pragma once
 
@@ -20,10 +22,10 @@
 static_assert(LARGE_PHASES == 8, "each large phase has a case in `step`");
 
 DEVICE void step(const StepArgs& args) {
-    Phase* window = (Phase*)(shared + AT_WINDOW);
-    float* scratch = (float*)(shared + AT_WARP_FLOATS);
-    float2* turns = (float2*)(shared + AT_TURNS); // [table][token][MOST_PAIRS]
-    Info& info = *(Info*)(shared + AT_INFO);
+    Phase* window = (Phase*)(shared + Sizes::AT_WINDOW);
+    float* scratch = (float*)(shared + Sizes::AT_WARP_FLOATS);
+    float2* turns = (float2*)(shared + Sizes::AT_TURNS); // [table][token][MOST_PAIRS]
+    Info& info = *(Info*)(shared + Sizes::AT_INFO);
     int block = blockIdx.x, blocks = gridDim.x, warp = threadIdx.x / 32;
     u32* inputs = args.inputs;
     constexpr int PIECES = sizeof(Phase) / 16;
@@ -52,19 +54,20 @@ DEVICE void step(const StepArgs& args) {
 #if ROUTES
     if (threadIdx.x == 0) choice_of_step().count = 0;
 #endif
-    if (threadIdx.x < SLOTS) {
+    if (threadIdx.x < Sizes::SLOTS) {
         Ring slot = Ring{0, 0}.ahead(threadIdx.x);
         slot.full().open(Gate::COPIERS), slot.empty().open(WARPS);
     }
     __syncthreads();
     if (warp == WARPS) return Reader{}.read(args.phases, args.count);
     int tokens = info.tokens;
-    for (int i = threadIdx.x; i < args.tables * tokens * MOST_PAIRS; i += THREADS) {
-        int table = i / (tokens * MOST_PAIRS), token = i / MOST_PAIRS % tokens, pair = i % MOST_PAIRS;
+    for (int i = threadIdx.x; i < args.tables * tokens * Sizes::MOST_PAIRS; i += THREADS) {
+        int table = i / (tokens * Sizes::MOST_PAIRS), token = i / Sizes::MOST_PAIRS % tokens,
+            pair = i % Sizes::MOST_PAIRS;
         if (pair >= args.pairs[table]) continue;
         float2 turn;
         sincosf((float)info.position[token] * args.freqs[table][pair], &turn.y, &turn.x);
-        turns[(table * TOKENS_AT_ONCE + token) * MOST_PAIRS + pair] = turn;
+        turns[(table * TOKENS_AT_ONCE + token) * Sizes::MOST_PAIRS + pair] = turn;
     }
 
     Ring ring = {0, 0};
@@ -92,7 +95,7 @@ DEVICE void step(const StepArgs& args) {
                 }
                 break;
             case ATTEND: {
-                const float2* turn = turns + phase.attend.table * TOKENS_AT_ONCE * MOST_PAIRS;
+                const float2* turn = turns + phase.attend.table * TOKENS_AT_ONCE * Sizes::MOST_PAIRS;
                 switch (phase.attend.shape) {
 #define CASE(n, ...) \
     case n: ring = Attention<__VA_ARGS__>::units(p, ring, turn); break;

@@ -1,7 +1,7 @@
 // Matrices per head that a token decays, adds to and reads: the delta rule and Mamba-2 scans. They equal Op::Delta and
 // Op::Scan of graph/reference/recurrent.rs.
 //
-// Defined by the host: STATE_ROWS, the rows of a matrix.
+// Sizes: as in state_matrix.cuh, PADDED_STATE_ROWS, and STATE_TILE, bytes of what the tokens of a tile need.
 
 #include "base/tagged.cuh"
 #include "base/phase.cuh"
@@ -13,6 +13,7 @@
 
 // What the tokens of a tile need, in shared memory.
 template <int T> struct StateTile {
+    static constexpr int PADDED_ROWS = Sizes::PADDED_STATE_ROWS;
     float key[T][PADDED_ROWS], query[T][PADDED_ROWS];
     float value[T][STATE_COLUMNS];
     float decay[T], strength[T];
@@ -60,15 +61,15 @@ template <int T> struct StateTile {
 
     // Norms and products of what has arrived, in the order of advance_token: a token has the lanes of a column.
     template <bool DELTA> DEVICE void measure(const RecurrentArgs& a, int tokens) {
-        constexpr int AT_ONCE = STATE_THREADS / STATE_LANES;
-        int part = threadIdx.x % STATE_LANES, own = threadIdx.x / STATE_LANES;
+        constexpr int AT_ONCE = STATE_THREADS / Sizes::STATE_LANES;
+        int part = threadIdx.x % Sizes::STATE_LANES, own = threadIdx.x / Sizes::STATE_LANES;
         for (int first = 0; first < tokens; first += AT_ONCE) { // the lanes of a warp sum together
             int t = min(first + own, tokens - 1);
             float4 k[QUADS], q[QUADS];
 #pragma unroll
             for (int quad = 0; quad < QUADS; quad++) {
-                k[quad] = *(const float4*)&key[t][(quad * STATE_LANES + part) * 4];
-                q[quad] = *(const float4*)&query[t][(quad * STATE_LANES + part) * 4];
+                k[quad] = *(const float4*)&key[t][(quad * Sizes::STATE_LANES + part) * 4];
+                q[quad] = *(const float4*)&query[t][(quad * Sizes::STATE_LANES + part) * 4];
             }
             float both = product_of(k, q), keys = 1, queries = 1;
             if (DELTA)
@@ -78,6 +79,9 @@ template <int T> struct StateTile {
         }
     }
 };
+
+static_assert(sizeof(StateTile<STATE_TOKENS>) == Sizes::STATE_TILE && Sizes::STATE_TILE % 16 == 0,
+              "the host reserves shared memory for two");
 
 // Decay and strength of a token, by one thread.
 struct TokenGate {
@@ -100,8 +104,8 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
     int slice = blockIdx.y, blocks = (a.cols + STATE_COLUMNS - 1) / STATE_COLUMNS, head = blockIdx.x / blocks;
     if (slice >= a.inputs[SLICE_COUNT]) return wait_for_launches();
     SliceState s = state_of(a.inputs, slice);
-    int base = blockIdx.x % blocks * STATE_COLUMNS, part = threadIdx.x % 8;
-    int own = threadIdx.x / 8 * 2, column = base + own; // two columns from here on
+    int base = blockIdx.x % blocks * STATE_COLUMNS, part = threadIdx.x % Sizes::STATE_LANES;
+    int own = threadIdx.x / Sizes::STATE_LANES * 2, column = base + own; // two columns from here on
     StateColumns state;
     state.load(a, s.read, head, column);
     tiles[0].clear(), tiles[1].clear();
@@ -129,8 +133,8 @@ template <bool DELTA, int T> DEVICE void advance(const RecurrentArgs& a) {
             float4 key[QUADS], query[QUADS];
 #pragma unroll
             for (int quad = 0; quad < QUADS; quad++) {
-                key[quad] = *(const float4*)&tile.key[t][(quad * 8 + part) * 4];
-                query[quad] = *(const float4*)&tile.query[t][(quad * 8 + part) * 4];
+                key[quad] = *(const float4*)&tile.key[t][(quad * Sizes::STATE_LANES + part) * 4];
+                query[quad] = *(const float4*)&tile.query[t][(quad * Sizes::STATE_LANES + part) * 4];
             }
             float known[2] = {}, sum[2] = {};
             if (DELTA) state.dot(known, key);

@@ -32,9 +32,10 @@ struct BatchMemory {
     float* norms;   // [token]: the factor of the last norm
 
     DEVICE BatchMemory() {
-        u8* arena = shared + AT_ARENA;
-        staged = (uint4*)arena, shares = (float*)(arena + AT_SHARES), squares = (float*)(shared + AT_WARP_FLOATS);
-        factors = (float*)(shared + AT_FACTORS), norms = factors + FRAGMENT_TOKENS;
+        u8* arena = shared + Sizes::AT_ARENA;
+        staged = (uint4*)arena, shares = (float*)(arena + Sizes::AT_SHARES),
+        squares = (float*)(shared + Sizes::AT_WARP_FLOATS);
+        factors = (float*)(shared + Sizes::AT_FACTORS), norms = factors + FRAGMENT_TOKENS;
     }
 };
 
@@ -362,14 +363,14 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     BatchMemory m;
     Fragments<L> x(a, info, rows, m, lane, warp);
     Early<L> early = {{0}, 0};
-    if (units > 0) early = load_early<L>(a, thread, 0, min(units, HELD_TILES / L::EACH), rows);
+    if (units > 0) early = load_early<L>(a, thread, 0, min(units, Sizes::HELD_TILES / L::EACH), rows);
     // every block needs the factors later; they are found while x is on its way, or after x if it is not converted
     if (L::NORM && Fragments<L>::PLACED) find_factors<L>(a, info, m);
     x.wait_for_registers();
     if (L::NORM && !Fragments<L>::PLACED) find_factors<L>(a, info, m);
     float* mine = m.shares + warp * WARP_SHARE;
-    for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
-        int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
+    for (int from = 0; from < units; from += Sizes::HELD_TILES / L::EACH) {
+        int now = min(units - from, Sizes::HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the memory of the partial sums is used again
         run_units<L>(from, tiles, mine, SHARE_FLOATS, [&](auto format, auto count, float* out) {
             run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, x, out, lane, warp);

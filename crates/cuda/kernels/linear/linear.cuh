@@ -176,7 +176,7 @@ template <class L> DEVICE u32* copied_added(const X& x, int i) {
 } // of the i-th row
 template <class L> DEVICE void copy_added(const LinearArgs& a, const X& x, int units, int thread) {
     int i = thread * 4, row = L::first_unit() * 16 + i;
-    if (copies_added<L>(a) && i < min(units, HELD_TILES / L::EACH) * 16 && row < a.part[0].rows)
+    if (copies_added<L>(a) && i < min(units, Sizes::HELD_TILES / L::EACH) * 16 && row < a.part[0].rows)
         copy16(copied_added<L>(x, i), a.add.at + row);
     committed();
 }
@@ -232,7 +232,7 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     ConvColumn conv;
     if constexpr (L::CONV) {
         // of the rows that are written first only: it moves the rows of the state, which must happen once
-        constexpr int MOST = L::SHARE + 1, FIRST = HELD_TILES / L::EACH;
+        constexpr int MOST = L::SHARE + 1, FIRST = Sizes::HELD_TILES / L::EACH;
         int first = MOST > FIRST ? min(units, FIRST) : units;
         int tile, n = L::find(thread / 16, tile), column = tile * 16 + thread % 16;
         if (thread < first * 16 && n == 0 && column < a.part[0].rows) conv.begin(a.conv, info, column);
@@ -241,8 +241,8 @@ template <class L> DEVICE Ring linear(int p, Ring ring) {
     finish_x<L>(x, lane, warp);
     XRegisters<L> held(x, lane, warp);
     float* mine = x.shares + warp * 16;
-    for (int from = 0; from < units; from += HELD_TILES / L::EACH) {
-        int now = min(units - from, HELD_TILES / L::EACH), tiles = now * L::EACH;
+    for (int from = 0; from < units; from += Sizes::HELD_TILES / L::EACH) {
+        int now = min(units - from, Sizes::HELD_TILES / L::EACH), tiles = now * L::EACH;
         if (from) sync_threads<THREADS>(); // the memory of the partial sums is used again
         run_units<L>(from, tiles, mine, SHARE_FLOATS, [&](auto format, auto count, float* out) {
             run_tiles<typename decltype(format)::Is, L, decltype(count)::VALUE>(ring, held, x, out, lane, warp);

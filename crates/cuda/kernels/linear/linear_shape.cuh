@@ -4,6 +4,7 @@
 #pragma once
 
 #include "weights/record.cuh"
+#include "host/sizes.cuh"
 
 template <class X, class Y> struct Same {
     static constexpr bool VALUE = false;
@@ -61,11 +62,12 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
                                     : FITTING > 2            ? FITTING
                                     : SLOT_BYTES > 10 * 1024 ? 2
                                                              : 3,
-                         FLYING = AT_LEAST < SLOTS ? AT_LEAST : SLOTS - 1; // a slot does not wait for itself
+                         FLYING =
+                             AT_LEAST < Sizes::SLOTS ? AT_LEAST : Sizes::SLOTS - 1; // a slot does not wait for itself
 
     // A warp that uses half of the slots waits for every fifth one at least, and slots are filled only if the one
     // FLYING before them is full: it is never two rounds ahead of a slot, whose gate would look full.
-    static_assert(SLOT_WARPS == WARPS || SLOTS >= FLYING + 5, "the host gives such a ring to half rounds");
+    static_assert(SLOT_WARPS == WARPS || Sizes::SLOTS >= FLYING + 5, "the host gives such a ring to half rounds");
 
     // The index of a chosen expert, if experts have separate rows: of the one that the block's tile `i` belongs to.
     static DEVICE int chosen_of(int i) { return (first_unit() + i / EACH) / MATRIX_UNITS; }
@@ -83,7 +85,7 @@ template <int COLS_, int FLAGS, int GATED_, int PER_SLOT_, int USED_, class A_, 
     }
 
     // Two tiles of one format are computed together, with alternating pieces: more independent work.
-    static constexpr bool PAIRED = ALIKE && PIECES < SLOTS;
+    static constexpr bool PAIRED = ALIKE && PIECES < Sizes::SLOTS;
 
     // The chunks of a mixed tile that come from one expert: `index` is that of the expert among the chosen ones,
     // `first` and `end` are chunks of the tile. The chunks of a slot begin at `from` and end before `to`.

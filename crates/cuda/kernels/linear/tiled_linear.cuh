@@ -6,7 +6,7 @@
 // 12, 16 or 20 warps. One more warp copies records and x of a chunk of columns into a ring of stages. The blocks of a
 // cluster share the chunks of a tile, and add their sums at the end.
 //
-// With 2-bit codes and few tokens (sums_x), expanding codes would take longer than all else. Their raw bits are
+// With 2-bit codes and few tokens (SUMS_X), expanding codes would take longer than all else. Their raw bits are
 // multiplied (RawRow), which adds a part to the sums of a chunk that depends on x alone. A further warp computes this
 // part once per block; the sums of a chunk start at its negative, are scaled per row, and are then added to those of
 // the tile.
@@ -17,6 +17,8 @@
 // many segments for all tiles of a linear: of a block of a cluster, or SEGMENTS of a block without one; the sums of
 // segments are added in their order.
 
+// Sizes: the host decides how many warps do what, and what a stage has (TileSizes of src/launch/linear_tiling.rs).
+
 #pragma once
 
 #include "base/tagged.cuh"
@@ -24,31 +26,26 @@
 #include "x/half_x.cuh"
 #include "weights/halves.cuh"
 #include "linear/tile_sums.cuh"
+#include "host/sizes.cuh"
 
 extern __shared__ __align__(1024) u8 tiled_shared[];
-
-// Chunks of a stage: copies of a few hundred bytes are slow.
-DEVICE constexpr int stage_chunks(int tokens, int record) {
-    return tokens >= 48 || record > 1280 ? 1 : tokens > 16 || record > 640 ? 2 : 4;
-}
-
-// Whether raw codes are multiplied, and a warp sums x: scaling the sums of many tokens takes longer than expanding
-// codes.
-DEVICE constexpr bool sums_x(int tokens, int record) {
-    return !REPRODUCIBLE && record == RAW_RECORD && tokens <= RAW_TOKENS;
-}
 
 // A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x,
 // also what the sums of each chunk start at, [chunk][N] floats, and a gate that is complete when they have arrived.
 template <class F, int N> struct Stages {
-    static constexpr bool SUMS_X = sums_x(N, F::BYTES);
-    static constexpr int CHUNKS = stage_chunks(N, F::BYTES);
-    static constexpr int X = CHUNKS * N * 256, RECORDS = CHUNKS * F::BYTES;
-    static constexpr int STARTS = X + ROW_WARPS * RECORDS, SUMMED = STARTS + CHUNKS * N * 4;
-    static constexpr int BYTES = ((SUMS_X ? SUMMED + 16 : STARTS) + 1023) / 1024 * 1024;
+    static_assert(Sizes::RECORD == F::BYTES, "the host knows the records of the format");
+    static constexpr bool SUMS_X = Sizes::SUMS_X;
+    static constexpr int CHUNKS = Sizes::STAGE_CHUNKS, BYTES = Sizes::STAGE;
+    static constexpr int X = Sizes::RECORDS_AT, RECORDS = CHUNKS * F::BYTES; // bytes of x, and of a warp's records
+    static_assert(X == sizeof(u16[CHUNKS][2][N][64]) && X + Sizes::ROW_WARPS * RECORDS <= BYTES, "a stage has space");
+    static_assert(!SUMS_X || (Sizes::STARTS_AT >= X + Sizes::ROW_WARPS * RECORDS &&
+                              Sizes::SUMMED_AT - Sizes::STARTS_AT >= (int)sizeof(float[CHUNKS][N]) &&
+                              Sizes::SUMMED_AT % alignof(Gate) == 0 && Sizes::SUMMED_AT + (int)sizeof(Gate) <= BYTES),
+                  "a stage has what a warp sums behind the records");
+    static_assert(BYTES % 1024 == 0, "x of each stage is aligned for the matrix unit");
 
-    static DEVICE float* starts(u8* stage) { return (float*)(stage + STARTS); }
-    static DEVICE Gate& summed(u8* stage) { return *(Gate*)(stage + SUMMED); }
+    static DEVICE float* starts(u8* stage) { return (float*)(stage + Sizes::STARTS_AT); }
+    static DEVICE Gate& summed(u8* stage) { return *(Gate*)(stage + Sizes::SUMMED_AT); }
 };
 
 // A tile: 128 rows of a part, or 64 of two, and N tokens.
@@ -60,6 +57,7 @@ struct LinearTile {
 template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     // Whether a gated tile is written through shared memory.
     static constexpr bool STAGED = GATED && N >= STAGED_TOKENS;
+    static constexpr int ROW_WARPS = Sizes::ROW_WARPS, SEGMENTS = Sizes::SEGMENTS;
     static constexpr int RECORDS = GATED ? ROW_WARPS / 2 : ROW_WARPS; // of a part in a tile
     static_assert(ROW_WARPS == 8 || (GATED && !STAGED), "other tiles have 128 rows");
     static constexpr int COLUMNS = N / 8; // groups of eight tokens
@@ -555,8 +553,9 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     }
 
     // Large tiles: a whole warpgroup copies, of whose registers the others take most.
-    static constexpr bool LARGE = Sums<N>::WGMMA && N >= 128;
-    static constexpr int THREADS_OF_BLOCK = ROW_WARPS * 32 + (LARGE ? 128 : S::SUMS_X ? 64 : 32);
+    static constexpr bool LARGE = Sums<N>::WGMMA && Sizes::COPYING_WARPS == 4;
+    static_assert(Sizes::WARPGROUPS || !HAS_WGMMA, "the host knows that warps can multiply together");
+    static_assert(Sizes::THREADS >= (ROW_WARPS + 1 + S::SUMS_X) * 32, "a warp copies, and one may sum x");
 
     DEVICE void run() {
         if (threadIdx.x < 2 * m.stages) full[threadIdx.x].open(threadIdx.x < m.stages ? Gate::COPIERS : ROW_WARPS);

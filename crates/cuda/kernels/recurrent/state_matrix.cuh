@@ -3,17 +3,18 @@
 // STATE_LANES lanes share the rows of a column: lane r has the pieces r, r + STATE_LANES, .. of four rows. A lane has
 // two columns. State is [slot][head][column][row].
 //
-// Defined by the host: STATE_ROWS, the rows of a matrix, and STATE_LANES: 8, or 16 in a fused step, which has warps for
-// half as many columns each: code that runs once takes the time of loading it.
+// Sizes (StateSizes of src/launch/recurrent.rs): STATE_ROWS, the rows of a matrix, STATE_LANES: 8, or 16 in a fused
+// step, which has warps for half as many columns each, since code that runs once takes the time of loading it; and
+// STATE_QUADS, the pieces of a lane.
 
 #pragma once
 
 #include "base/tagged.cuh"
 #include "base/phase.cuh"
 #include "recurrent/slice_state.cuh"
+#include "host/sizes.cuh"
 
-constexpr int QUADS = (STATE_ROWS + 4 * STATE_LANES - 1) / (4 * STATE_LANES), COLUMNS_OF_WARP = 2 * 32 / STATE_LANES;
-constexpr int PADDED_ROWS = QUADS * 4 * STATE_LANES;
+constexpr int STATE_ROWS = Sizes::STATE_ROWS, QUADS = Sizes::STATE_QUADS, COLUMNS_OF_WARP = 2 * 32 / Sizes::STATE_LANES;
 
 DEVICE int key_head_of(const RecurrentArgs& a, int head) {
     return a.grouped ? small_quotient(head, small_quotient(a.heads, a.key_heads)) : small_rest(head, a.key_heads);
@@ -40,14 +41,16 @@ DEVICE float product4(float4 x, float4 y) {
 }
 
 // Rows from which on a lane has none, in a piece.
-DEVICE int rows_in(int quad) { return STATE_ROWS - (quad * STATE_LANES + (int)(threadIdx.x % STATE_LANES)) * 4; }
+DEVICE int rows_in(int quad) {
+    return STATE_ROWS - (quad * Sizes::STATE_LANES + (int)(threadIdx.x % Sizes::STATE_LANES)) * 4;
+}
 
 struct StateColumns {
     float v[2][QUADS][4];
 
     static DEVICE float* at(const RecurrentArgs& a, int slot, int head, int column, int quad) {
         return a.state + slot * a.slot + ((long)head * a.cols + column) * STATE_ROWS +
-               (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
+               (quad * Sizes::STATE_LANES + threadIdx.x % Sizes::STATE_LANES) * 4;
     }
 
     // Zeros if there is no slot.
@@ -98,7 +101,8 @@ struct StateColumns {
                 sums[c] += product4(row[quad], {x[0], x[1], x[2], x[3]});
             }
 #pragma unroll
-            for (int step = 1; step < STATE_LANES; step *= 2) sums[c] += __shfl_xor_sync(0xffffffff, sums[c], step);
+            for (int step = 1; step < Sizes::STATE_LANES; step *= 2)
+                sums[c] += __shfl_xor_sync(0xffffffff, sums[c], step);
         }
     }
 
@@ -123,7 +127,7 @@ template <bool TAGS, bool ALIGNED>
 DEVICE void load_row(TaggedLoads<TAGS>& loads, float4 (&row)[QUADS], const float* from, u32 mask) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) {
-        int first = (quad * STATE_LANES + threadIdx.x % STATE_LANES) * 4;
+        int first = (quad * Sizes::STATE_LANES + threadIdx.x % Sizes::STATE_LANES) * 4;
         if constexpr (ALIGNED) {
             static_assert(!ALIGNED || STATE_ROWS % 4 == 0, "rows are read four at a time");
             float4 four = loads.four(from + min(first, STATE_ROWS - 4), mask);
@@ -143,14 +147,14 @@ DEVICE float product_of(const float4 (&x)[QUADS], const float4 (&y)[QUADS]) {
 #pragma unroll
     for (int quad = 0; quad < QUADS; quad++) sum += product4(x[quad], y[quad]);
 #pragma unroll
-    for (int step = 1; step < STATE_LANES; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+    for (int step = 1; step < Sizes::STATE_LANES; step *= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
     return sum;
 }
 
 // The first token of a slice on some columns of a head, by a warp. Its values may have tags (TAGS).
 template <bool DELTA, bool TAGS>
 DEVICE void advance_token(const RecurrentArgs& a, const SliceState& s, int head, int first, u32 epoch) {
-    int lane = threadIdx.x % 32, part = lane % STATE_LANES, column = first + lane / STATE_LANES * 2;
+    int lane = threadIdx.x % 32, part = lane % Sizes::STATE_LANES, column = first + lane / Sizes::STATE_LANES * 2;
     StateColumns state;
     state.load(a, s.read, head, column);
     HeadWeights weights(a, head);

@@ -2,7 +2,7 @@
 // (linear.cuh). Blocks share columns and heads. They equal the kernels of launches (convolve.cu, recurrent.cu,
 // transform.cu).
 //
-// Defined by the host: RECURRENT (whether there are such phases), STATE_ROWS.
+// Defined by the host: RECURRENT (whether there are such phases).
 
 #pragma once
 
@@ -48,7 +48,7 @@ APART void step_matrices(const Phase& phase, int block, int blocks) {
 // for, in few instructions: code that runs once per phase takes the time of loading it.
 APART void step_transform(const TransformArgs& a, float* scratch, int block, int blocks) {
     constexpr int PIECES = TRANSFORM_SPAN / CHUNK;
-    static_assert(!RECURRENT || ARENA >= 2 * TRANSFORM_SPAN * 4, "two spans are in shared memory");
+    static_assert(!RECURRENT || Sizes::ARENA >= 2 * TRANSFORM_SPAN * 4, "two spans are in shared memory");
     static_assert(2 * PIECES == WARPS && PIECES == 8 && CHUNK == 128, "a warp has a piece");
     const Info& info = info_of_step();
     u32 epoch = info.epoch, mask = a.x.mask;
@@ -57,7 +57,7 @@ APART void step_transform(const TransformArgs& a, float* scratch, int block, int
     bool has_norm = a.norm.kind != NORM_NONE, of_row = has_norm && a.group == a.width;
     int thread = fixed_thread(), lane = thread % 32, piece = thread / 32 % PIECES, second = thread / 32 / PIECES,
         in_chunk = thread % (PIECES * 32);
-    float* span = (float*)(shared + AT_ARENA) + second * TRANSFORM_SPAN;
+    float* span = (float*)(shared + Sizes::AT_ARENA) + second * TRANSFORM_SPAN;
     int pieces = max(1, a.block / CHUNK); // a power of two
     float scale = a.block ? rsqrtf((float)a.block) : 1.f;
 #pragma unroll 1

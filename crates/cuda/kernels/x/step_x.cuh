@@ -16,9 +16,9 @@ struct X {
     float* shares;  // [tile][warp][16 rows], of HELD_TILES tiles
 
     DEVICE X() {
-        u8* arena = shared + AT_ARENA;
-        bytes = arena, scales = (float*)(arena + AT_SCALES), sums = (float*)(arena + AT_SUMS);
-        shares = (float*)(arena + AT_SHARES), squares = (float*)(shared + AT_WARP_FLOATS);
+        u8* arena = shared + Sizes::AT_ARENA;
+        bytes = arena, scales = (float*)(arena + Sizes::AT_SCALES), sums = (float*)(arena + Sizes::AT_SUMS);
+        shares = (float*)(arena + Sizes::AT_SHARES), squares = (float*)(shared + Sizes::AT_WARP_FLOATS);
     }
 };
 
@@ -28,7 +28,7 @@ template <class L> DEVICE constexpr XOrder x_order() {
     return F::SIGNS ? X_PLANES : L::FIELDS ? X_FIELDS : L::ALIKE && F::PLACED ? X_PLACED : X_BYTES;
 }
 
-static_assert(HELD_TILES % 2 == 0, "pairs of tiles are held together");
+static_assert(Sizes::HELD_TILES % 2 == 0, "pairs of tiles are held together");
 constexpr int SHARE_FLOATS = WARPS * 16 + 16; // per tile; the padding keeps tiles in different banks
 
 // Stores eight values of x, the `part`-th eight of a chunk, as integers in shared memory; sixteen neighbouring threads

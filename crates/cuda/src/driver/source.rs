@@ -80,21 +80,27 @@ impl Source {
     }
 }
 
-/// Definitions in C.
+/// Definitions in C. Sizes have a separate file.
 fn c_defines(defines: &[Define]) -> String {
-    defines.iter().map(|(name, value)| format!("#define {name} {value}\n")).collect()
+    let macros = defines.iter().filter(|(name, _)| *name != SIZES);
+    macros.map(|(name, value)| format!("#define {name} {value}\n")).collect()
 }
 
-/// Files that kernels include and the host writes: what both share, and the products of a warpgroup.
-pub(crate) const HOST_FILES: [&str; 2] = ["host/shared.cuh", "host/wgmma.cuh"];
+/// Files that kernels include and the host writes: what both share, the products of a warpgroup, and the
+/// sizes of one kernel.
+pub(crate) const HOST_FILES: [&str; 3] = ["host/shared.cuh", "host/wgmma.cuh", "host/sizes.cuh"];
 
 /// The text of such a file in a program with these definitions.
 fn host_text(file: &str, defines: &[Define]) -> String {
-    if file == HOST_FILES[0] {
-        return shared::header();
+    let value = |name: &str| defines.iter().find(|define| define.0 == name).map(|define| define.1.as_str());
+    match file {
+        "host/shared.cuh" => shared::header(),
+        "host/sizes.cuh" => value(SIZES).unwrap_or_default().to_string(),
+        _ => {
+            let tokens = value(TILE_TOKENS).and_then(|tokens| tokens.parse().ok());
+            tokens.map(shared::wgmma_text).unwrap_or_default()
+        }
     }
-    let tokens = defines.iter().find(|(name, _)| *name == TILE_TOKENS);
-    tokens.and_then(|(_, tokens)| tokens.parse().ok()).map(shared::wgmma_text).unwrap_or_default()
 }
 
 macro_rules! kernel_files {
@@ -160,6 +166,14 @@ pub(crate) const TILE_TOKENS: &str = "TILE_TOKENS";
 
 /// A name and its value in C.
 pub(crate) type Define = (&'static str, String);
+
+/// The name of the definition whose value is the text of `host/sizes.cuh`.
+const SIZES: &str = "Sizes";
+
+/// Sizes that the host has decided for a kernel: constants of its struct `Sizes`.
+pub(crate) fn sizes(constants: &[(&str, usize)]) -> Define {
+    (SIZES, shared::c_sizes(constants))
+}
 
 /// A source with its definitions.
 #[derive(Clone, Debug)]

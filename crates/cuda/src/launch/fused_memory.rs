@@ -1,7 +1,8 @@
 //! Shared memory of a block of the fused step: what is in it, and how much of it the ring gets.
 
-use crate::driver::Define;
-use crate::lower::KernelConfig;
+use super::recurrent::StateSizes;
+use crate::driver::{Define, sizes};
+use crate::lower::{AttentionShape, KernelConfig};
 use crate::shared::{
     AttendArgs, CHOICE_BYTES, CHUNK, FIELDS_BYTES, FRAGMENT_TOKENS, LinearArgs, MOST_EXPERTS, Phase,
     RawPhase, SHARE_STRIDE, STEP_STATE_COLUMNS, TILE, TRANSFORM_SPAN, WARPS, WINDOW,
@@ -66,6 +67,7 @@ pub(crate) struct FusedMemory {
     recurrent: bool,
     /// Rows of the matrices of recurrent phases.
     state_rows: usize,
+    attentions: Vec<AttentionShape>,
     /// Warps that share the keys of attention, of the shape with the fewest.
     takers: usize,
 }
@@ -102,12 +104,20 @@ pub(crate) struct Ring {
     pub(crate) slots: usize,
 }
 
+impl Ring {
+    /// The most warps, or pairs of them, that share the slots evenly, up to `most`: each always has the same
+    /// slots.
+    fn sharing(self, most: usize) -> usize {
+        (1..=most).rev().find(|n| self.slots.is_multiple_of(*n)).unwrap_or(1)
+    }
+}
+
 /// Tiles whose rows are written together.
 fn held_tiles(tokens: usize) -> usize {
     if tokens < FRAGMENT_TOKENS { 12 } else { 6 }
 }
 
-/// What every phase needs to know about the step.
+/// What every phase needs to know about the step: `Info` of `kernels/fused_step/ring.cuh`, which asserts it.
 fn info_bytes(tokens: usize) -> usize {
     (16 + 8 + tokens * (8 + 3 * 4) + 4).next_multiple_of(16)
 }
@@ -183,6 +193,7 @@ impl FusedMemory {
             windows,
             recurrent,
             state_rows,
+            attentions: config.attentions.clone(),
             takers: config.attentions.iter().map(|s| s.takers()).min().unwrap_or(WARPS),
         }
     }
@@ -215,8 +226,8 @@ impl FusedMemory {
         let free = memory.saturating_sub(RESERVED).checked_sub(self.without_ring())?;
         let ring = |slot: usize| {
             let most = (free / slot).min(MOST_SLOTS);
-            // some warps share the keys of long contexts evenly (`sharing` of the kernel)
-            let is_shared = |slots: &usize| (3..=self.takers).any(|warps| slots.is_multiple_of(warps));
+            // some warps share the keys of long contexts evenly
+            let is_shared = |slots: &usize| Ring { slot, slots: *slots }.sharing(self.takers) >= 3;
             Ring { slot, slots: (3..=most).rev().find(is_shared).unwrap_or(most) }
         };
         let halves = self.half_slot.map(ring).filter(|ring| ring.slots >= HALF_SLOTS);
@@ -224,7 +235,8 @@ impl FusedMemory {
     }
 
     /// Sizes and offsets, as the kernel is compiled with them.
-    pub(crate) fn defines(&self, Ring { slot, slots }: Ring) -> Vec<Define> {
+    pub(crate) fn defines(&self, ring: Ring) -> Vec<Define> {
+        let Ring { slot, slots } = ring;
         let mut all: Vec<(&'static str, usize)> = vec![];
         let mut place = |mut at: usize, parts: &[(&'static str, usize)]| {
             for (name, bytes) in parts {
@@ -238,19 +250,25 @@ impl FusedMemory {
             ("SLOTS", slots),
             ("SLOT", slot),
             ("KEYS_FLYING", (KEYS_FLYING / slot).clamp(1, slots - 1)),
-            ("TOKENS_AT_ONCE", self.tokens),
             ("HELD_TILES", held_tiles(self.tokens)),
             ("ARENA", self.arena),
-            ("INFO_BYTES", info_bytes(self.tokens)),
+            ("INFO", info_bytes(self.tokens)),
             ("MOST_PAIRS", self.most_pairs),
-            ("ROUTES", usize::from(self.routes)),
             ("SINKS", usize::from(self.sinks)),
             ("WINDOWS", usize::from(self.windows)),
-            ("RECURRENT", usize::from(self.recurrent)),
-            ("STATE_ROWS", self.state_rows),
-            ("STATE_LANES", 2 * 32 / STEP_STATE_COLUMNS), // two columns each
         ]);
-        all.into_iter().map(|(name, value)| (name, value.to_string())).collect()
+        let state = StateSizes::of(self.state_rows, 2 * 32 / STEP_STATE_COLUMNS); // two columns per lane
+        all.extend(state.constants());
+        let fused = self.attentions.iter().enumerate().filter(|(_, shape)| shape.fits_fused_step());
+        let attentions = fused.map(|(i, shape)| shape.c_text(i, ring.sharing(shape.takers())));
+        vec![
+            ("ATTENTIONS(X)", attentions.collect::<Vec<_>>().join(" ")),
+            // that the preprocessor has to know
+            ("TOKENS_AT_ONCE", self.tokens.to_string()),
+            ("ROUTES", usize::from(self.routes).to_string()),
+            ("RECURRENT", usize::from(self.recurrent).to_string()),
+            sizes(&all),
+        ]
     }
 }
 
@@ -276,8 +294,14 @@ mod tests {
         assert!(ring.slots >= 8 && memory.bytes(ring) + RESERVED <= 227 << 10);
         let defines = memory.defines(ring);
         let value = |name: &str| defines.iter().find(|d| d.0 == name).map(|d| d.1.clone()).unwrap();
-        assert_eq!(value("AT_WINDOW"), (ring.slot * ring.slots).to_string());
+        assert!(value("Sizes").contains(&format!(" AT_WINDOW = {},\n", ring.slot * ring.slots)));
         assert_eq!(value("TOKENS_AT_ONCE"), "1");
+    }
+
+    #[test]
+    fn the_most_warps_that_divide_the_slots_share_them() {
+        let sharing = |slots, most| Ring { slot: 9216, slots }.sharing(most);
+        assert_eq!([sharing(8, 12), sharing(12, 12), sharing(18, 8), sharing(7, 6)], [8, 12, 6, 1]);
     }
 
     #[test]

@@ -119,30 +119,6 @@ impl Limits {
         Limits { processors, shared_memory, clusters, warpgroups, reproducible: device.reproducible }
     }
 
-    /// Threads of a block, as `THREADS_OF_BLOCK` of the kernel. Besides the warps that multiply, one copies,
-    /// and another may sum x; with warpgroups, a whole one copies for large tiles.
-    fn threads(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
-        let others = match tokens {
-            128.. if self.warpgroups => 4,
-            _ if self.sums_x(tokens, record) => 2,
-            _ => 1,
-        };
-        (row_warps + others) * 32
-    }
-
-    /// Whether a warp sums x, as `sums_x` of the kernel.
-    fn sums_x(&self, tokens: usize, record: usize) -> bool {
-        !self.reproducible && record == RAW_RECORD && tokens <= RAW_TOKENS
-    }
-
-    /// Bytes of a stage, as `Stages` of the kernel.
-    fn stage_bytes(&self, tokens: usize, record: usize, row_warps: usize) -> usize {
-        let chunks = stage_chunks(tokens, record);
-        // the sums of x, and their barrier
-        let sums = if self.sums_x(tokens, record) { chunks * tokens * 4 + 16 } else { 0 };
-        (chunks * (tokens * 256 + row_warps * record) + sums).next_multiple_of(1024)
-    }
-
     /// Bytes of shared memory of each of `blocks` blocks on a multiprocessor.
     fn shared_by(&self, blocks: usize) -> usize {
         (self.shared_memory + RESERVED) / blocks - RESERVED
@@ -174,12 +150,80 @@ pub(crate) struct LinearTiling {
     pub(crate) shared: usize,
 }
 
-/// Chunks of a stage, as `stage_chunks` of the kernel.
-fn stage_chunks(tokens: usize, record: usize) -> usize {
-    match (tokens, record) {
-        (48.., _) | (_, 1281..) => 1,
-        (17.., _) | (_, 641..) => 2,
-        _ => 4,
+/// What the tiles of a kernel need: `Sizes` of `kernels/linear/tiled_linear.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TileSizes {
+    /// Bytes of a record.
+    record: usize,
+    /// Warps that multiply, 16 rows each.
+    row_warps: usize,
+    /// Warps that copy: with warpgroups, a whole one for large tiles.
+    copying_warps: usize,
+    /// Raw codes are multiplied, and a warp sums x: scaling the sums of many tokens takes longer than
+    /// expanding codes.
+    sums_x: bool,
+    /// Threads of a block.
+    threads: usize,
+    blocks_per_processor: usize,
+    /// Chunks of a stage: copies of a few hundred bytes are slow.
+    stage_chunks: usize,
+    /// Places in a stage, which begins with x: of the records of each warp, ...
+    records_at: usize,
+    /// ... of what the sums of each chunk start at, a float per token, if a warp sums x, ...
+    starts_at: usize,
+    /// ... and of a barrier that is complete when those have arrived.
+    summed_at: usize,
+    /// Bytes of a stage.
+    stage: usize,
+    /// Four warps can multiply together.
+    warpgroups: bool,
+}
+
+impl TileSizes {
+    pub(crate) fn of(tokens: usize, record: usize, row_warps: usize, limits: &Limits) -> TileSizes {
+        let sums_x = !limits.reproducible && record == RAW_RECORD && tokens <= RAW_TOKENS;
+        let copying_warps = if tokens >= 128 && limits.warpgroups { 4 } else { 1 };
+        let stage_chunks = match (tokens, record) {
+            (48.., _) | (_, 1281..) => 1,
+            (17.., _) | (_, 641..) => 2,
+            _ => 4,
+        };
+        let records_at = stage_chunks * tokens * 256;
+        let starts_at = records_at + stage_chunks * row_warps * record;
+        let summed_at = starts_at + stage_chunks * tokens * 4;
+        TileSizes {
+            record,
+            row_warps,
+            copying_warps,
+            sums_x,
+            threads: (row_warps + copying_warps + usize::from(sums_x)) * 32,
+            blocks_per_processor: Limits::blocks_per_processor(tokens, row_warps),
+            stage_chunks,
+            records_at,
+            starts_at,
+            summed_at,
+            stage: if sums_x { summed_at + 16 } else { starts_at }.next_multiple_of(1024),
+            warpgroups: limits.warpgroups,
+        }
+    }
+
+    /// The constants of a kernel whose blocks have `segments` segments of the columns.
+    pub(crate) fn constants(&self, segments: usize) -> [(&'static str, usize); 13] {
+        [
+            ("RECORD", self.record),
+            ("ROW_WARPS", self.row_warps),
+            ("COPYING_WARPS", self.copying_warps),
+            ("SUMS_X", self.sums_x.into()),
+            ("THREADS", self.threads),
+            ("BLOCKS_PER_PROCESSOR", self.blocks_per_processor),
+            ("SEGMENTS", segments),
+            ("STAGE_CHUNKS", self.stage_chunks),
+            ("RECORDS_AT", self.records_at),
+            ("STARTS_AT", self.starts_at),
+            ("SUMMED_AT", self.summed_at),
+            ("STAGE", self.stage),
+            ("WARPGROUPS", self.warpgroups.into()),
+        ]
     }
 }
 
@@ -193,7 +237,7 @@ fn behind_ring(tokens: usize, splits: usize, row_warps: usize) -> usize {
 
 /// Stages of a ring; `None` if there is no space for two.
 fn stages(tokens: usize, record: usize, row_warps: usize, splits: usize, limits: &Limits) -> Option<usize> {
-    let stage = limits.stage_bytes(tokens, record, row_warps) + 16; // two barriers each
+    let stage = TileSizes::of(tokens, record, row_warps, limits).stage + 16; // two barriers each
     let behind = behind_ring(tokens, splits, row_warps);
     let fit = |blocks: usize| limits.shared_by(blocks).saturating_sub(behind) / stage;
     let blocks = Limits::blocks_per_processor(tokens, row_warps);
@@ -269,11 +313,10 @@ impl LinearTiling {
         let (splits, stages) = stages(splits).or_else(|| stages(1))?;
         let slots = limits.processors * Limits::blocks_per_processor(tokens, row_warps);
         let blocks = if splits > 1 { tiles * splits } else { tiles.min(slots) };
-        let shared = stages * (limits.stage_bytes(tokens, size.record, row_warps) + 16)
-            + behind_ring(tokens, splits, row_warps);
+        let TileSizes { stage, threads, .. } = TileSizes::of(tokens, size.record, row_warps, limits);
+        let shared = stages * (stage + 16) + behind_ring(tokens, splits, row_warps);
         // tall tiles are at most as many as multiprocessors: two on one of them would leave another without
         let shared = if tall.is_some() { shared.max(limits.shared_by(2) + 16) } else { shared };
-        let threads = limits.threads(tokens, size.record, row_warps);
         let segments = (segments / splits).max(1);
         Some(LinearTiling { tokens, row_warps, splits, segments, stages, blocks, threads, shared })
     }
@@ -353,9 +396,9 @@ mod tests {
         let of = |record, tokens| LinearTiling::of(LinearSize { record, ..DOWN }, tokens, &H200).unwrap();
         assert_eq!([8, 32, 48].map(|tokens| of(RAW_RECORD, tokens).threads), [320, 320, 288]);
         assert_eq!([32, 128].map(|tokens| of(288, tokens).threads), [288, 384]);
-        // what it writes fits into the rest of the last kilobyte
-        assert_eq!(H200.stage_bytes(32, RAW_RECORD, 8), 25 << 10);
-        assert_eq!(H200.stage_bytes(16, RAW_RECORD, 8), 34 << 10); // one more
+        let stage = |tokens| TileSizes::of(tokens, RAW_RECORD, 8, &H200).stage;
+        assert_eq!(stage(32), 25 << 10); // what it writes fits into the rest of the last kilobyte
+        assert_eq!(stage(16), 34 << 10); // one more
     }
 
     #[test]

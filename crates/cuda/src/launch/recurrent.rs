@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tern_graph::{BackendError, Step};
 
 use super::strategy::StepSize;
-use crate::driver::{Compiler, Grid, Kernel, KernelSource, Source};
+use crate::driver::{Compiler, Grid, Kernel, KernelSource, Source, sizes};
 use crate::lower::{intern, passed_factor};
 use crate::shared::{
     CONV_THREADS, CONV_TOKENS, ConvArgs, HalfX, Phase, RecurrentArgs, STATE_COLUMNS, STATE_THREADS,
@@ -45,7 +45,39 @@ struct RecurrentKernels {
 }
 
 /// Lanes that share the rows of a column; those of a fused step are more.
-const STATE_LANES: usize = 8;
+const LAUNCH_STATE_LANES: usize = 8;
+
+/// How lanes share the rows of a matrix: `Sizes` of `kernels/recurrent/state_matrix.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StateSizes {
+    rows: usize,
+    /// Lanes that share the rows of a column.
+    lanes: usize,
+    /// Pieces of four rows that a lane has of a column; the last ones may have no rows.
+    quads: usize,
+}
+
+impl StateSizes {
+    /// Those of a matrix of `rows` rows, with `lanes` lanes for each column.
+    pub(super) fn of(rows: usize, lanes: usize) -> StateSizes {
+        StateSizes { rows, lanes, quads: rows.div_ceil(4 * lanes) }
+    }
+
+    /// Constants of a kernel.
+    pub(super) fn constants(self) -> [(&'static str, usize); 3] {
+        let StateSizes { rows, lanes, quads } = self;
+        [("STATE_ROWS", rows), ("STATE_LANES", lanes), ("STATE_QUADS", quads)]
+    }
+
+    fn padded_rows(self) -> usize {
+        self.quads * 4 * self.lanes
+    }
+
+    /// Bytes of the keys, queries and values of `STATE_TOKENS` tokens, and of five floats of each.
+    fn tile_bytes(self) -> usize {
+        STATE_TOKENS * (2 * self.padded_rows() + STATE_COLUMNS + 5) * 4
+    }
+}
 
 /// Which matrices kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,23 +91,18 @@ impl MatrixKind {
         MatrixKind { rows: a.rows as usize, delta: a.skip == 0 }
     }
 
-    /// Bytes of what a block loads for this number of tokens: `StateTile` of the kernels.
-    fn tile_bytes(self, tokens: usize) -> usize {
-        tokens * (2 * self.rows.next_multiple_of(4 * STATE_LANES) + STATE_COLUMNS + 5) * 4
-    }
-
+    /// Shared memory of a block in prefill: the tokens that pass, and those that are being loaded.
     fn prefill_bytes(self) -> usize {
-        2 * self.tile_bytes(STATE_TOKENS).next_multiple_of(16)
+        2 * StateSizes::of(self.rows, LAUNCH_STATE_LANES).tile_bytes()
     }
 }
 
 /// The source of delta rules and scans with matrices of this number of rows.
 pub(crate) fn recurrent_source(rows: usize) -> KernelSource {
-    let defines = [("STATE_ROWS", rows), ("STATE_LANES", STATE_LANES)];
-    KernelSource {
-        source: Source::Recurrent,
-        defines: defines.map(|(name, n)| (name, n.to_string())).to_vec(),
-    }
+    let state = StateSizes::of(rows, LAUNCH_STATE_LANES);
+    let mut constants = state.constants().to_vec();
+    constants.extend([("PADDED_STATE_ROWS", state.padded_rows()), ("STATE_TILE", state.tile_bytes())]);
+    KernelSource { source: Source::Recurrent, defines: vec![sizes(&constants)] }
 }
 
 /// The kinds of matrices of these phases.
@@ -168,7 +195,7 @@ impl RecurrentLaunches {
         let kind = MatrixKind::of(args);
         let kernels = self.matrices.get(&kind).ok_or_else(|| missing("a recurrent layer"))?;
         let (kernel, shared) = match slices.decode {
-            true => (&kernels.decode, kind.tile_bytes(1)),
+            true => (&kernels.decode, 0), // its columns stay in registers
             false => (&kernels.prefill, kind.prefill_bytes()),
         };
         let blocks = args.heads as usize * (args.cols as usize).div_ceil(STATE_COLUMNS);
@@ -224,7 +251,7 @@ mod tests {
         assert_eq!(names(&[conv, conv]), ["Convolve 0"]);
         let phases = [conv, matrix(128, 0), transform, conv, matrix(64, 0), matrix(128, 1), transform];
         assert_eq!(kinds(&phases).len(), 3);
-        assert_eq!(names(&phases), ["Recurrent 2", "Recurrent 2", "Convolve 0", "Transform 0"]);
+        assert_eq!(names(&phases), ["Recurrent 1", "Recurrent 1", "Convolve 0", "Transform 0"]);
     }
 
     #[test]

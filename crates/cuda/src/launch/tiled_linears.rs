@@ -7,9 +7,9 @@ use std::sync::Arc;
 use tern_graph::BackendError;
 
 use super::experts::{self, ExpertCounts, SortedRows};
-use super::linear_tiling::{Limits, LinearSize, LinearTiling, recorded_tokens, tiles, whole_tile};
+use super::linear_tiling::{Limits, LinearSize, LinearTiling, TileSizes, recorded_tokens, tiles, whole_tile};
 use super::passing::{NormMemory, Passing, XSource, YTarget};
-use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
+use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source, sizes};
 use crate::lower::{KernelConfig, NORMED_FACTOR, PASSED_FACTOR, intern, order};
 use crate::shared::{CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs};
 
@@ -77,7 +77,7 @@ impl TiledLinears {
         rows: usize,
     ) -> Vec<KernelSource> {
         let keys = keys(phases, limits, rows);
-        keys.into_iter().map(|key| linear_source(config, key)).collect()
+        keys.into_iter().map(|key| linear_source(config, key, limits)).collect()
     }
 
     pub(super) fn new(
@@ -91,7 +91,7 @@ impl TiledLinears {
         let limits = Limits::of(device);
         let mut kernels = HashMap::new();
         for key in keys(phases, &limits, max_rows) {
-            let KernelSource { source, defines } = linear_source(config, key);
+            let KernelSource { source, defines } = linear_source(config, key, &limits);
             let kernel = compiler.module(source, &defines)?.kernel("tiled_linear")?;
             kernels.insert(key, kernel.with_shared_memory(limits.shared_memory)?);
         }
@@ -270,15 +270,15 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
 }
 
 /// The source of a kernel.
-pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey) -> KernelSource {
+pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey, limits: &Limits) -> KernelSource {
+    let record = config.formats[key.format as usize].bytes();
+    let tile = TileSizes::of(key.tokens, record, key.row_warps, limits);
     let mut defines = config.linear_defines(key.format as usize);
     defines.extend([
         (driver::TILE_TOKENS, key.tokens.to_string()),
-        ("SEGMENTS", key.segments.to_string()),
         ("GATE", key.gated.to_string()),
         ("OF_EXPERTS", key.experts.to_string()),
-        ("ROW_WARPS", key.row_warps.to_string()),
-        ("BLOCKS_PER_PROCESSOR", Limits::blocks_per_processor(key.tokens, key.row_warps).to_string()),
+        sizes(&tile.constants(key.segments)),
     ]);
     KernelSource { source: Source::TiledLinear, defines }
 }

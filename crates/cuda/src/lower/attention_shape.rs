@@ -58,10 +58,10 @@ impl AttentionShape {
         KEYS * (self.head_dim + self.v_dim) * 2 + 2 * (KEYS / 4) * ROWS_PADDING
     }
 
-    /// Its entry of ATTENTIONS.
-    pub(crate) fn c_text(&self, index: usize) -> String {
+    /// Its entry of ATTENTIONS; `takers` warps share older keys.
+    pub(crate) fn c_text(&self, index: usize, takers: usize) -> String {
         let AttentionShape { head_dim, v_dim, queries, capped } = self;
-        let (partial, takers, workspace) = (self.partial(), self.takers(), self.workspace());
+        let (partial, workspace) = (self.partial(), self.workspace());
         format!("X({index}, {head_dim}, {v_dim}, {queries}, {capped}, {partial}, {takers}, {workspace})")
     }
 }

@@ -40,11 +40,8 @@ impl KernelConfig {
     /// The definitions that kernels are compiled with.
     pub(crate) fn defines(&self) -> Vec<Define> {
         let formats = self.formats.iter().enumerate().map(|(i, f)| format_text(i, f));
-        let fused = self.attentions.iter().enumerate().filter(|(_, shape)| shape.fits_fused_step());
-        let attentions = fused.map(|(i, shape)| shape.c_text(i));
         vec![
             ("FORMATS(X)", formats.collect::<Vec<_>>().join(" ")),
-            ("ATTENTIONS(X)", attentions.collect::<Vec<_>>().join(" ")),
             ("PAGE_LEN", self.page_len.max(1).to_string()),
             ("OFFSET_SUMS", self.offset_sums().to_string()),
         ]

@@ -9,7 +9,7 @@ use tern_quant::{Q1_0, Q4_K, Quant};
 
 use super::test_graphs::{decoder, expert_decoder, rotated_hybrid, scan_layer};
 use super::test_lowering::{Lowered, Strategy, lower};
-use super::{BatchPhase, LinearShape};
+use super::{AttentionShape, BatchPhase, LinearShape};
 use crate::shared::{HeadArgs, NormArgs, Phase, TransformArgs, View};
 
 /// The phases of a graph whose matrices have these formats, `None` for floats.
@@ -18,6 +18,10 @@ fn lowered(graph: &Graph, format: impl Fn(&str) -> Option<&'static Quant>, strat
     let mut text = String::new();
     for (name, value) in config.defines() {
         writeln!(text, "{name} = {value}").unwrap();
+    }
+    for AttentionShape { head_dim, v_dim, queries, capped } in &config.attentions {
+        writeln!(text, "attention heads {head_dim} values {v_dim} queries {queries} capped {capped}")
+            .unwrap();
     }
     for BatchPhase { phase, barrier, .. } in &phases {
         writeln!(text, "{}{}", if *barrier { "barrier, " } else { "" }, line(phase)).unwrap();

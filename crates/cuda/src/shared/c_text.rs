@@ -118,6 +118,13 @@ macro_rules! shared_structs {
 }
 pub(crate) use shared_structs;
 
+/// The struct `Sizes` in C: what the host has decided for one kernel. Its constants are enumerators:
+/// `static constexpr` ones would be variables of the module.
+pub(crate) fn c_sizes(sizes: &[(&str, usize)]) -> String {
+    let constants = sizes.iter().map(|(name, value)| format!("        {name} = {value},\n"));
+    format!("struct Sizes {{\n    enum : int {{\n{}    }};\n}};\n", constants.collect::<String>())
+}
+
 /// A struct of some bytes in C; fields are given by name, declaration and offset.
 pub(super) fn c_struct(name: &str, bytes: usize, fields: &[(&str, String, usize)]) -> String {
     let declarations: String = fields.iter().map(|field| format!("    {};\n", field.1)).collect();
