@@ -8,8 +8,8 @@
 
 use tern::models::Router;
 
-/// Deviations by which a difference of two logits may move; see [`super::stress::Deviation`].
-const DEVIATIONS: f64 = 5.0;
+use super::stress::{DEVIATIONS, square_of_differences};
+
 /// Tokens from which on the deviation of a router's logits is its own; that of earlier routers counts for
 /// fewer.
 const LEAST_TOKENS: usize = 8;
@@ -49,7 +49,7 @@ impl Choices {
                 off += moves.iter().map(|x| x * x).sum::<f64>();
                 size += want.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>();
                 if choices[0] == choices[1] {
-                    same.push(of_differences(&moves));
+                    same.push(square_of_differences(&moves).sqrt());
                 } else {
                     exchanged.push((token, exchange(&choices, &moves)));
                 }
@@ -69,13 +69,6 @@ impl Choices {
         }
         all
     }
-}
-
-/// The deviation of the differences of two of these.
-fn of_differences(moves: &[f64]) -> f64 {
-    let count = moves.len().max(1) as f64;
-    let mean = moves.iter().sum::<f64>() / count;
-    (2.0 * moves.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count).sqrt()
 }
 
 /// By how much the difference of an expert that is chosen instead of another one moves, at most.

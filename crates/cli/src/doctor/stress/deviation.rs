@@ -13,7 +13,7 @@ const STEPS: [usize; 5] = [1, 2, 4, 8, usize::MAX];
 /// A choice between two tokens is a near tie if their logits differ by at most this many
 /// deviations. Deviations are normally distributed: five are exceeded once in two million choices,
 /// most of which have larger gaps.
-const DEVIATIONS: f64 = 5.0;
+pub(crate) const DEVIATIONS: f64 = 5.0;
 
 /// By how much the difference of two logits changes with the size of steps, as a root mean
 /// square over the vocabulary.
@@ -68,6 +68,11 @@ impl Deviation {
 /// of what is added to one.
 fn square(want: &[f32], got: &[f32]) -> f64 {
     let added: Vec<f64> = want.iter().zip(got).map(|(want, got)| f64::from(got - want)).collect();
+    square_of_differences(&added)
+}
+
+/// The mean square of the differences of two of these.
+pub(crate) fn square_of_differences(added: &[f64]) -> f64 {
     let count = added.len().max(1) as f64;
     let mean = added.iter().sum::<f64>() / count;
     2.0 * added.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / count
