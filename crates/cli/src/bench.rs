@@ -68,7 +68,7 @@ impl Bench {
                 adapters: self.runner.active_adapters(),
                 ..Slice::new(len, position, pages)
             },
-            want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
+            want: if sample { Want::Tokens(vec![Sample::default()], None) } else { Want::Nothing },
         }
     }
 

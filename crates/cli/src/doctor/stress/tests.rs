@@ -95,7 +95,7 @@ fn wrong_pages_are_found_and_explained() {
         Broken(scripted(), move |batch: &mut Batch| {
             let Some(page) = batch.entries.first().map(|e| e.slice.pages[0]) else { return Ok(()) };
             let reads = |e: &&mut Entry| {
-                e.slice.position >= PAGE_LEN && e.slice.pages[0] != page && e.sample().is_some()
+                e.slice.position >= PAGE_LEN && e.slice.pages[0] != page && !e.samples().is_empty()
             };
             if left > 0
                 && let Some(entry) = batch.entries.iter_mut().find(reads)
