@@ -18,7 +18,9 @@ use clap_complete::Shell;
 use tern::formats::quantize::{Keep, Recipe};
 use tern::{AdapterFile, DRAFT_MAX, Device, ExpertPlacement, Speculation};
 
-pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsArgs, BenchWhat};
+pub(crate) use self::bench::{
+    BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchSpeculateArgs, BenchTurnsArgs, BenchWhat,
+};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::models::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs};

@@ -4,6 +4,7 @@ pub(crate) mod embed;
 pub(crate) mod ops;
 pub(crate) mod plan;
 pub(crate) mod serve;
+pub(crate) mod speculate;
 pub(crate) mod turns;
 
 use std::io::Write;
