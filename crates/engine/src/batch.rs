@@ -118,8 +118,10 @@ impl Batch {
                 Want::Nothing => {}
                 Want::Tokens(samples, _) => {
                     let rows = last + 1 - samples.len()..;
-                    let output = |(row, sample): (usize, &Sample)| {
-                        Output { row, sample: Some(sample.clone()), logits: false }
+                    let output = |(row, sample): (usize, &Sample)| Output {
+                        row,
+                        sample: Some(sample.clone()),
+                        logits: false,
                     };
                     step.outputs.extend(rows.zip(samples).map(output));
                 }

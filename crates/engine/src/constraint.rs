@@ -48,7 +48,8 @@ impl SharedConstraint {
     /// Computes the next mask, and those after each of `drafts`. A mask after a draft that is not allowed
     /// allows nothing.
     pub fn make(&self, masks: &[Mask], drafts: &[u32]) {
-        let mut made = if drafts.is_empty() { vec![self.lock().mask()] } else { self.lock().look_ahead(drafts) };
+        let mut made =
+            if drafts.is_empty() { vec![self.lock().mask()] } else { self.lock().look_ahead(drafts) };
         made.resize_with(masks.len(), || Ok(vec![]));
         masks.iter().zip(made).for_each(|(mask, made)| mask.set(made));
     }

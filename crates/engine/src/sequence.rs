@@ -191,7 +191,12 @@ impl Sequence {
     }
 
     /// The state slots of its next step of `grant` tokens and `drafts`, if there are recurrent layers.
-    pub(crate) fn next_slots(&mut self, pages: &mut Pages, grant: usize, drafts: usize) -> Option<StateSlots> {
+    pub(crate) fn next_slots(
+        &mut self,
+        pages: &mut Pages,
+        grant: usize,
+        drafts: usize,
+    ) -> Option<StateSlots> {
         let keeps_before = self.is_in_flight() || drafts > 0;
         let step = NextStep { keeps_before, end: self.planned + grant + drafts };
         pages.next_slots(&mut self.held, step)
@@ -500,7 +505,8 @@ mod tests {
         let mut events = vec![];
         for id in ids {
             let entry = sequence.next_entry(sequence.pending(), &[], 0);
-            let answer = id.map_or(Answer::Nothing, |id| Answer::Tokens(vec![Sampled { id, ..Sampled::default() }]));
+            let answer =
+                id.map_or(Answer::Nothing, |id| Answer::Tokens(vec![Sampled { id, ..Sampled::default() }]));
             entry.make_masks();
             sequence.advance(&entry, &answer, &mut |e| events.push(e));
         }
@@ -574,7 +580,8 @@ mod tests {
         let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
         let entry = sequence.next_entry(3, &[], 0);
         sequence.advance(&entry, &Answer::Tokens(vec![Sampled { id: 2, ..Sampled::default() }]), &mut |_| ());
-        let seen = sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
+        let seen =
+            sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
     }
 
@@ -603,7 +610,8 @@ mod tests {
                     &mut |_| (),
                 );
             }
-            let seen = sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
+            let seen =
+                sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
             assert_eq!(seen, Some(want), "{window:?}");
         }
     }
@@ -619,7 +627,8 @@ mod tests {
             sequence.advance(&entry, &Answer::Tokens(vec![sampled]), &mut |_| ());
             assert_eq!(sequence.mirostat, (sequence.generated() == 3).then_some(3.0));
         }
-        let seen = sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
+        let seen =
+            sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0), (7, 0)]));
     }
 

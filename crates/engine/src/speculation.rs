@@ -60,9 +60,8 @@ impl Drafter {
         let found = finished.longest(tokens).filter(|found| found.len > own_len).or(own);
         if let Some(found) = found {
             let lens = found.len..;
-            let drafts = found.next.iter().zip(lens).map(|(&token, len)| {
-                Draft { token, source: Source::Match(len) }
-            });
+            let drafts =
+                found.next.iter().zip(lens).map(|(&token, len)| Draft { token, source: Source::Match(len) });
             self.proposed.extend(drafts.take(most));
         }
     }

@@ -104,9 +104,7 @@ impl Constraint for GrammarConstraint {
 
     fn forced(&mut self) -> Vec<u32> {
         match &mut self.matcher {
-            TextMatcher::Parser(matcher) => {
-                guarded(|| Ok(matcher.compute_ff_tokens())).unwrap_or_default()
-            }
+            TextMatcher::Parser(matcher) => guarded(|| Ok(matcher.compute_ff_tokens())).unwrap_or_default(),
             TextMatcher::Gbnf(_) => vec![],
         }
     }

@@ -25,7 +25,7 @@ impl Speculation {
 
     /// Drafts per sequence and step at most, of `most`; `runs_ahead`: the device computes a step while the
     /// results of the one before are on their way, which drafts must wait for.
-    pub(crate) fn drafts(self, most: usize, runs_ahead: bool) -> usize {
+    pub fn drafts(self, most: usize, runs_ahead: bool) -> usize {
         let on = match self {
             Speculation::Auto => !runs_ahead,
             Speculation::Off => false,

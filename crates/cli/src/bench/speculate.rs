@@ -47,7 +47,8 @@ pub(crate) fn bench_speculate(args: &BenchSpeculateArgs) -> CliResult<()> {
         let text = "nothing drafts: --speculate is off, or auto on a GPU; choose --speculate suffix";
         return Err(CliError::message(text));
     }
-    let requests = prompts.iter().map(|prompt| tokens(&model, prompt, args)).collect::<CliResult<Vec<_>>>()?;
+    let requests =
+        prompts.iter().map(|prompt| tokens(&model, prompt, args)).collect::<CliResult<Vec<_>>>()?;
     let bar = load::count_bar("prompts", 3 * requests.len() as u64);
     // the first pass fills the prefix cache; only the last one drafts, so that no text repeats an earlier one
     let run = |drafts| run(&model, &requests, args.streams, drafts, &|| bar.inc(1));
@@ -119,7 +120,8 @@ fn run(
     };
     let mut texts = thread::scope(|scope| {
         let workers: Vec<_> = (0..streams).map(|_| scope.spawn(&work)).collect();
-        let all = workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        let all =
+            workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
         all.collect::<CliResult<Vec<_>>>()
     })?
     .concat();
@@ -147,7 +149,8 @@ impl Text {
 fn by_position(drafts: &[(usize, usize)]) -> Vec<(usize, usize)> {
     let deepest = drafts.iter().map(|(drafted, _)| *drafted).max().unwrap_or(0);
     let at = |position: usize| {
-        let count = |of: fn(&(usize, usize)) -> usize| drafts.iter().filter(|step| of(step) > position).count();
+        let count =
+            |of: fn(&(usize, usize)) -> usize| drafts.iter().filter(|step| of(step) > position).count();
         (count(|(_, accepted)| *accepted), count(|(drafted, _)| *drafted))
     };
     (0..deepest).map(at).collect()

@@ -49,9 +49,8 @@ impl Acceptance {
 
     /// The probability that a draft is right, if those before it are; `shared` has the counts of all sequences.
     pub(crate) fn of(&self, source: Source, shared: &Acceptance) -> f64 {
-        let mix = |(right, all): (f64, f64), prior: f64| {
-            (right + SHARED_WEIGHT * prior) / (all + SHARED_WEIGHT)
-        };
+        let mix =
+            |(right, all): (f64, f64), prior: f64| (right + SHARED_WEIGHT * prior) / (all + SHARED_WEIGHT);
         let class = source.class();
         mix(self.counts[class], mix(shared.counts[class], source.prior()))
     }

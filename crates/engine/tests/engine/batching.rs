@@ -154,7 +154,12 @@ fn repeated_texts_take_fewer_steps_and_do_not_change() {
         for ahead in [false, true] {
             let (drafted, stats) = steps(8, ahead);
             assert_eq!(drafted, texts);
-            assert!(stats.steps * 3 < plain.steps * 2, "{} steps, {} without drafts", stats.steps, plain.steps);
+            assert!(
+                stats.steps * 3 < plain.steps * 2,
+                "{} steps, {} without drafts",
+                stats.steps,
+                plain.steps
+            );
             assert!(stats.accepted_tokens > 150 && stats.drafted_tokens > stats.accepted_tokens, "{stats:?}");
             assert_eq!(stats.tokens_generated, plain.tokens_generated);
         }
