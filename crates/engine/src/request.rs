@@ -38,6 +38,9 @@ pub struct Request {
     pub second: Option<usize>,
     /// The adapters of the model that the text is computed with.
     pub adapters: AdapterScales,
+    /// Tokens that a step may guess at most, to be computed with the last known one; 0 disables it. The text is
+    /// the same as without, if the runner's results do not depend on the batch.
+    pub drafts: usize,
 }
 
 impl Request {
@@ -56,6 +59,7 @@ impl Request {
             pooling: None,
             second: None,
             adapters: AdapterScales::NONE,
+            drafts: 0,
         }
     }
 
@@ -65,14 +69,21 @@ impl Request {
     }
 }
 
-/// What happened to a request: at most one `Started`, any number of tokens, then
-/// exactly one of the other three.
+/// What happened to a request: at most one `Started`, any number of tokens and of `Drafted`, then exactly one of
+/// the other three.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The request is in its first step; this many tokens of its prompt were in the prefix cache.
     Started {
         /// Tokens that were not computed.
         cached: usize,
+    },
+    /// A step computed drafts; those that were accepted are the first of the tokens that follow.
+    Drafted {
+        /// Guessed tokens in the step.
+        drafted: usize,
+        /// Those of them that equal what was sampled.
+        accepted: usize,
     },
     /// The next token of the text.
     Token(Sampled),
@@ -87,7 +98,7 @@ pub enum Event {
 impl Event {
     /// Whether it is the last event of its request.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Event::Started { .. } | Event::Token(_))
+        !matches!(self, Event::Started { .. } | Event::Drafted { .. } | Event::Token(_))
     }
 }
 

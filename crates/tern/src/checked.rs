@@ -97,12 +97,14 @@ impl CheckedModel {
             width: opened.model.config.width,
             memory: 0,
         };
+        let runs_ahead = backend.runs_ahead();
         let (handle, plan) = start_engine(opened, backend, options, progress)?;
         let facts = ModelFacts { memory: plan.total(), ..facts };
         let tokenizer = Arc::new(tokenizer);
         let parts =
             ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended, adapters };
-        Ok(Model::from_parts_after(start, parts, template_traits, Some(facts)))
+        let model = Model::from_parts_after(start, parts, template_traits, Some(facts));
+        Ok(model.with_drafts(options.speculation.drafts(options.draft_max, runs_ahead)))
     }
 }
 

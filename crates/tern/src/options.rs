@@ -4,7 +4,7 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, MemoryClaims};
+use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, MemoryClaims, Speculation};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -64,11 +64,18 @@ pub struct LoadOptions {
     pub pooling: Option<Pooling>,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
+    /// Where the drafts of speculative decoding come from.
+    pub speculation: Speculation,
+    /// Drafts per sequence and step at most; requests may have fewer.
+    pub draft_max: usize,
     /// Adapters to load with the model, numbered in order.
     pub adapters: Vec<AdapterFile>,
     /// Where models are cached and how they are fetched; from the process environment if not set.
     pub hub: Option<tern_hub::Config>,
 }
+
+/// Drafts per sequence and step at most, if nothing else is chosen.
+pub const DRAFT_MAX: usize = 8;
 
 /// Tokens that one sequence may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +187,8 @@ impl Default for LoadOptions {
             access: Access::default(),
             pooling: None,
             chat_template: None,
+            speculation: Speculation::Auto,
+            draft_max: DRAFT_MAX,
             adapters: vec![],
             hub: None,
         }
