@@ -41,6 +41,8 @@ pub struct Request {
     /// Tokens that a step may guess at most, to be computed with the last known one; 0 disables it. The text is
     /// the same as without, if the runner's results do not depend on the batch.
     pub drafts: usize,
+    /// A text that the answer is expected to repeat, with changes: drafts are taken from it.
+    pub predicted: Arc<[u32]>,
 }
 
 impl Request {
@@ -60,6 +62,7 @@ impl Request {
             second: None,
             adapters: AdapterScales::NONE,
             drafts: 0,
+            predicted: Arc::new([]),
         }
     }
 

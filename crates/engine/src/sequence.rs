@@ -60,6 +60,7 @@ impl Sequence {
         let sampling = Arc::new(std::mem::take(&mut request.sampling));
         let seen = if sampling.has_penalties() { Seen::new(&tokens) } else { Seen::default() };
         // mirostat needs the token before a row when the row is sampled, which a draft is not
+        let predicted = std::mem::take(&mut request.predicted);
         let drafts = request.drafts > 0 && request.pooling.is_none() && sampling.mirostat.is_none();
         Sequence {
             id,
@@ -84,7 +85,7 @@ impl Sequence {
             mirostat: None,
             seen,
             sum: vec![],
-            drafter: drafts.then(|| Box::new(Drafter::new())),
+            drafter: drafts.then(|| Box::new(Drafter::new(predicted))),
             redo: 0,
         }
     }
@@ -215,7 +216,7 @@ impl Sequence {
         }
         let forced = constraint.map_or(vec![], SharedConstraint::forced);
         let most = self.request.drafts.min(MOST_DRAFTS).min(left);
-        drafter.propose(&self.tokens, &forced, finished, most);
+        drafter.propose((&self.tokens, self.prompt_len), &forced, finished, most);
         drafter.survival(acceptance)
     }
 

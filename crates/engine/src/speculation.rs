@@ -15,11 +15,13 @@ mod finished;
 mod row_cost;
 mod suffix;
 
+use std::sync::Arc;
+
 pub(crate) use acceptance::{Acceptance, Source};
 pub(crate) use depths::depths;
 pub(crate) use finished::FinishedTexts;
 pub(crate) use row_cost::RowCost;
-use suffix::SuffixIndex;
+use suffix::{Match, SuffixIndex};
 
 /// Drafts of a sequence in one step at most, whatever its request asks for.
 pub const MOST_DRAFTS: usize = 16;
@@ -35,19 +37,31 @@ pub(crate) struct Draft {
 #[derive(Clone, Debug)]
 pub(crate) struct Drafter {
     index: SuffixIndex,
+    /// A text that the request expects the answer to repeat, and its index.
+    predicted: Arc<[u32]>,
+    predicted_index: SuffixIndex,
     /// What may come after the last known token.
     proposed: Vec<Draft>,
     acceptance: Acceptance,
 }
 
 impl Drafter {
-    pub(crate) fn new() -> Drafter {
-        Drafter { index: SuffixIndex::default(), proposed: vec![], acceptance: Acceptance::default() }
+    pub(crate) fn new(predicted: Arc<[u32]>) -> Drafter {
+        let mut predicted_index = SuffixIndex::default();
+        predicted_index.extend(&predicted);
+        let (index, acceptance) = (SuffixIndex::default(), Acceptance::default());
+        Drafter { index, predicted, predicted_index, proposed: vec![], acceptance }
     }
 
-    /// Proposes up to `most` tokens after `tokens`: `forced` ones, or what followed the longest match of the
-    /// text's end.
-    pub(crate) fn propose(&mut self, tokens: &[u32], forced: &[u32], finished: &FinishedTexts, most: usize) {
+    /// Proposes up to `most` tokens after `tokens`, of which those from `prompt` on were generated: `forced`
+    /// ones, or what followed the longest match of the text's end.
+    pub(crate) fn propose(
+        &mut self,
+        (tokens, prompt): (&[u32], usize),
+        forced: &[u32],
+        finished: &FinishedTexts,
+        most: usize,
+    ) {
         self.index.extend(tokens);
         self.proposed.clear();
         if !forced.is_empty() {
@@ -55,10 +69,16 @@ impl Drafter {
             self.proposed.extend(forced.take(most));
             return;
         }
-        let own = self.index.longest(tokens, tokens);
-        let own_len = own.as_ref().map_or(0, |found| found.len);
-        let found = finished.longest(tokens).filter(|found| found.len > own_len).or(own);
-        if let Some(found) = found {
+        let generated = &tokens[prompt..];
+        let start = self.predicted.strip_prefix(generated).filter(|next| !next.is_empty());
+        let found = [
+            finished.longest(tokens),
+            self.index.longest(tokens, tokens),
+            self.predicted_index.longest(&self.predicted, tokens),
+            start.map(|next| Match { len: generated.len(), next }),
+        ];
+        // the last of equally long ones
+        if let Some(found) = found.into_iter().flatten().max_by_key(|found| found.len) {
             let lens = found.len..;
             let drafts =
                 found.next.iter().zip(lens).map(|(&token, len)| Draft { token, source: Source::Match(len) });

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tern::engine::{Event, Request as Tokens, TokenStream};
-use tern::{Message, Model, Request};
+use tern::{LoadOptions, Message, Model, Request};
 
 use crate::args::BenchSpeculateArgs;
 use crate::error::{CliError, CliResult};
@@ -42,7 +42,9 @@ impl Pass {
 
 pub(crate) fn bench_speculate(args: &BenchSpeculateArgs) -> CliResult<()> {
     let prompts = read_prompts(&args.prompts)?;
-    let model = args.model.load("stories")?;
+    let (name, usual) = (args.model.name("stories"), args.model.usual_options());
+    let options = LoadOptions { max_seqs: args.streams, max_waiting: args.streams, ..usual };
+    let model = Model::load_showing(name, &options, &args.model.progress())?;
     if model.drafts(None) == 0 {
         let text = "nothing drafts: --speculate is off, or auto on a GPU; choose --speculate suffix";
         return Err(CliError::message(text));

@@ -45,6 +45,7 @@ impl Options {
                 scored: scored.len(),
                 adapters: self.adapters.clone(),
                 drafts: self.drafts,
+                predicted: Arc::clone(&self.predicted),
                 ..Request::new(given.to_vec(), max_tokens + scored.len())
             }
         };

@@ -45,7 +45,6 @@ pub(crate) const IGNORED: &[(Object, &[&str])] = &[
             "metadata",
             "moderation",
             "num_ctx",
-            "prediction",
             "prompt_cache_key",
             "prompt_cache_options",
             "prompt_cache_retention",

@@ -60,6 +60,8 @@ pub(crate) struct Options {
     pub(crate) adapters: AdapterScales,
     /// Tokens that a step may guess at most.
     pub(crate) drafts: usize,
+    /// A text that the answer is expected to repeat; set by routes that have one.
+    pub(crate) predicted: Arc<[u32]>,
 }
 
 /// How a reply is streamed.
@@ -119,6 +121,7 @@ impl Options {
             scoring: Scoring::default(),
             adapters: adapters::take(params, served, model)?,
             drafts: drafts(params, served)?,
+            predicted: Arc::new([]),
         })
     }
 

@@ -2,6 +2,8 @@
 
 mod reply;
 
+use serde_json::Value;
+
 use self::reply::{Reply, ReplyContents};
 use super::deliver::Prepared;
 use crate::Config;
@@ -38,8 +40,12 @@ pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> 
     let streaming = Streaming::take(&mut params)?;
     refuse_streamed(options.scoring.prompt_logprobs, streaming)?;
     modalities(&mut params)?;
+    let prediction = prediction(&mut params)?;
     params.finish(Object::Body, REFUSED)?;
 
+    if let Some(text) = prediction {
+        options.predicted = Encoder::new(served, cancel, "prediction").plain(&text)?.into();
+    }
     let (logprobs, token_ids) = (options.sampling.logprobs.is_some(), options.token_ids);
     let request = ChatRequest { chat, options, grammar, truncate: false };
     let ChatJob { job, prompt } = request.job(&Encoder::new(served, cancel, "messages"))?;
@@ -55,6 +61,40 @@ fn logprobs(params: &mut Params, config: &Config) -> Result<Option<usize>> {
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(ApiError::bad("top_logprobs", "top_logprobs: requires logprobs to be true")),
     }
+}
+
+/// A text that the answer is expected to repeat.
+fn prediction(params: &mut Params) -> Result<Option<String>> {
+    let Some(mut prediction) = params.object("prediction")? else { return Ok(None) };
+    let kind = prediction.required_string("type")?;
+    if kind != "content" {
+        return Err(ApiError::bad(
+            "prediction.type",
+            format!("prediction.type: want \"content\", got {kind:?}"),
+        ));
+    }
+    let text = match prediction.take("content") {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => {
+            let text = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
+                (Some("text"), Some(text)) => Ok(text.to_owned()),
+                _ => {
+                    Err(ApiError::expected("prediction.content", "a string or an array of text parts", part))
+                }
+            };
+            parts.iter().map(text).collect::<Result<String>>()?
+        }
+        Some(other) => {
+            return Err(ApiError::expected(
+                "prediction.content",
+                "a string or an array of text parts",
+                &other,
+            ));
+        }
+        None => return Err(prediction.missing("content")),
+    };
+    prediction.finish(Object::Body, &[])?;
+    Ok(Some(text))
 }
 
 fn modalities(params: &mut Params) -> Result<()> {

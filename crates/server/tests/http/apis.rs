@@ -9,5 +9,6 @@ mod ollama;
 mod prompts;
 mod reranking;
 mod responses;
+mod speculation;
 mod styles;
 mod tools;

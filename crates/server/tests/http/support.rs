@@ -68,12 +68,14 @@ pub(crate) struct Setup {
     pub(crate) adapters: Vec<AdapterFile>,
     /// Control tokens that the vocabulary has, too.
     pub(crate) tokens: &'static [&'static str],
+    /// Drafts per step at most.
+    pub(crate) drafts: usize,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
         let (config, template) = (Config::default(), Some(PLAIN));
-        Setup { config, limits: LIMITS, template, reranker: None, adapters: vec![], tokens: &[] }
+        Setup { config, limits: LIMITS, template, reranker: None, adapters: vec![], tokens: &[], drafts: 0 }
     }
 }
 
@@ -257,9 +259,10 @@ impl Site {
     /// A server with its model.
     pub(crate) fn new(setup: Setup) -> Site {
         let (template, reranker) = (setup.template, setup.reranker.clone());
-        let adapters = setup.adapters.clone();
+        let (adapters, drafts) = (setup.adapters.clone(), setup.drafts);
         let (site, loader) = Site::loading(setup);
-        loader.ready(site.model_with(template, reranker, adapters));
+        let served = site.model_with(template, reranker, adapters);
+        loader.ready(ServedModel { model: served.model.with_drafts(drafts), ..served });
         site
     }
 

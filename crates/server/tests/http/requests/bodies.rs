@@ -66,7 +66,7 @@ fn the_arguments_of_earlier_calls_share_a_limit() {
 #[test]
 fn ignored_parameters_are_skipped_regardless_of_size() {
     let site = Site::new(Setup::default());
-    for name in ["metadata", "prediction", "store"] {
+    for name in ["metadata", "moderation", "store"] {
         let reply = chat(&site, &format!("\"{name}\": {}", lists(3 * VALUES)));
         assert_eq!(reply.json()["choices"][0]["message"]["content"], "ok", "{}", reply.text);
     }

@@ -42,29 +42,35 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
             let (count, mut i) = (panels.len() / each, 0);
             while i < count {
                 let part = |m: usize| &panels[i * each..(i + m) * each];
-                i += match count - i {
+                match count - i {
                     1 => tile::<P, 1, 1>(part(1), i, rows, x, 0, to),
                     2 | 3 => tile::<P, 2, 1>(part(2), i, rows, x, 0, to),
                     _ => tile::<P, 4, 1>(part(4), i, rows, x, 0, to),
                 };
+                i += [1, 2, 2, 4][(count - i - 1).min(3)];
             }
             return;
         }
-        for (i, panel) in panels.chunks_exact(each).enumerate() {
-            let mut t = 0;
+        // two panels share the activations of up to four tokens, if their sums fit the registers
+        let pairs = if P::Scales::HALVES { 1 } else { 2 };
+        for (i, some) in panels.chunks(pairs * each).enumerate() {
+            let (first, mut t) = (i * pairs, 0);
             while t < tokens {
-                t += match tokens - t {
-                    1 => tile::<P, 1, 1>(panel, i, rows, x, t, to),
-                    2 | 3 => tile::<P, 1, 2>(panel, i, rows, x, t, to),
-                    _ => tile::<P, 1, 4>(panel, i, rows, x, t, to),
+                t += match (some.len() / each, tokens - t) {
+                    (1, 1) => tile::<P, 1, 1>(some, first, rows, x, t, to),
+                    (1, 2 | 3) => tile::<P, 1, 2>(some, first, rows, x, t, to),
+                    (1, _) => tile::<P, 1, 4>(some, first, rows, x, t, to),
+                    (_, 1) => tile::<P, 2, 1>(some, first, rows, x, t, to),
+                    (_, 2) => tile::<P, 2, 2>(some, first, rows, x, t, to),
+                    (_, 3) => tile::<P, 2, 3>(some, first, rows, x, t, to),
+                    _ => tile::<P, 2, 4>(some, first, rows, x, t, to),
                 };
             }
         }
     }
 }
 
-/// `M` panels, the `index`th and those after it, times `N` tokens from `first` on; returns how many
-/// of both were taken: one of the numbers is 1.
+/// `M` panels, the `index`th and those after it, times `N` tokens from `first` on; returns the number of tokens.
 #[inline(always)]
 unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     panels: &[Line],
@@ -77,7 +83,14 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     let unit = unit::<P>();
     let (halves, whole) = (if P::Scales::HALVES { 2 } else { 1 }, P::Scales::INTEGER_SCALES);
     // several sums hide the latency of a product
-    let ways = if M * N == 1 { 4 } else { 2 } / halves;
+    let ways = (if M * N == 1 {
+        4
+    } else if M * N <= 4 {
+        2
+    } else {
+        1
+    } / halves)
+        .max(1);
     let each = panels.len() / M;
     // SAFETY: the contract of this function.
     unsafe {
@@ -95,7 +108,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
                     }
                     let codes = line + (i * unit.div_ceil(GROUP) + g) * group_lines::<P>();
                     let group = (block * P::LEN + i * unit.max(GROUP)) / GROUP + g;
-                    if N == 1 {
+                    if first == 0 {
                         (0..M).for_each(|m| ahead::<P, M>(panel(m), codes, each));
                     }
                     each_step!(S => {
@@ -156,7 +169,7 @@ unsafe fn tile<P: Packing, const M: usize, const N: usize>(
             }
         }
     }
-    M * N
+    N
 }
 
 /// The sum of several accumulators for one token, both planes.
