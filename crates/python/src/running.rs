@@ -159,8 +159,8 @@ impl Reply {
         Ok(self.running.wait(py)?.map(|piece| self.taken(py, piece)))
     }
 
-    /// The next piece if it has arrived, as `wait` returns it. Otherwise `...`, and `wake` is called once when
-    /// it may have, on another thread.
+    /// The next piece if it has arrived, as `wait` returns it. If not, `...`, and another thread calls
+    /// `wake` once when it may have.
     fn poll<'py>(&self, py: Python<'py>, wake: Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.running.poll(py, wake) {
             Poll::Pending => Ok(py.Ellipsis().into_bound(py)),

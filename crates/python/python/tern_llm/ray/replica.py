@@ -29,22 +29,13 @@ class Forwarded:
 class Replica:
     """One engine. Ray replaces it if its server ends or is stuck."""
 
-    def __init__(self, config: ModelConfig, api_key_file: str | None) -> None:
+    async def __init__(self, config: ModelConfig, api_key_file: str | None) -> None:
         self.config = config
         args = config.arguments()
         if api_key_file:
             args.append(f"--api-key-file={api_key_file}")
         self.child = Child(args, config.env, lambda line: logger.info("%s", line))
-        self._ready = False
-
-    async def _loaded(self) -> None:
-        if not self._ready:
-            await self.child.ready(self.config.load_timeout)
-            self._ready = True
-
-    async def reconfigure(self, _: Any) -> None:
-        """Ray calls it before the first request: the replica counts as started when its model is loaded."""
-        await self._loaded()
+        await self.child.ready(config.load_timeout)  # Ray counts the replica as started after this
 
     async def forward(self, request: Forwarded) -> AsyncIterator[Any]:
         """The head of the response, and then the pieces of its body."""

@@ -58,7 +58,6 @@ def _replicas(model: ModelConfig, api_key_file: str | None, at: int) -> serve.Ap
         "health_check_timeout_s": HEALTH_TIMEOUT,
         "graceful_shutdown_wait_loop_s": 0.5,
         "graceful_shutdown_timeout_s": model.drain_timeout + 10,
-        "user_config": {},  # so that a replica is ready when its model is
         "ray_actor_options": {
             "num_cpus": model.num_cpus,
             "num_gpus": model.num_gpus,
