@@ -63,21 +63,26 @@ impl Engine {
 
     /// Starts a request.
     fn request(
-        &self,
+        slf: Bound<'_, Self>,
         method: String,
         path: String,
         headers: Vec<(String, String)>,
         body: Vec<u8>,
     ) -> PyResult<Reply> {
-        let handle = self.handle()?;
-        Ok(Reply::start(handle, Arc::clone(&self.parts.routes), method, path, headers, body))
+        let (handle, routes) = (slf.get().handle()?, Arc::clone(&slf.get().parts.routes));
+        Ok(Reply::start(slf.unbind(), handle, routes, method, path, headers, body))
     }
 
     /// Starts requests with these bodies, `at_once` of them at a time.
-    fn requests(&self, path: String, bodies: Vec<Vec<u8>>, at_once: usize) -> PyResult<Replies> {
-        let (handle, routes) = (self.handle()?, Arc::clone(&self.parts.routes));
+    fn requests(
+        slf: Bound<'_, Self>,
+        path: String,
+        bodies: Vec<Vec<u8>>,
+        at_once: usize,
+    ) -> PyResult<Replies> {
+        let (handle, routes) = (slf.get().handle()?, Arc::clone(&slf.get().parts.routes));
         let path: Arc<str> = path.into();
-        Ok(Replies::start(handle, bodies, at_once, move |body| {
+        Ok(Replies::start(slf.unbind(), handle, bodies, at_once, move |body| {
             let (routes, path) = (Arc::clone(&routes), Arc::clone(&path));
             async move {
                 let mut reply = routes.request("POST", &path, [], body).await;
@@ -92,9 +97,9 @@ impl Engine {
 
     /// Log-probabilities of all tokens of the vocabulary after each prompt: 32-bit floats by token id as the
     /// body, or a sentence with status 400.
-    fn next_logprobs(&self, prompts: Vec<Vec<u32>>, at_once: usize) -> PyResult<Replies> {
-        let (handle, model) = (self.handle()?, self.parts.model.clone());
-        Ok(Replies::start(handle, prompts, at_once, move |prompt| {
+    fn next_logprobs(slf: Bound<'_, Self>, prompts: Vec<Vec<u32>>, at_once: usize) -> PyResult<Replies> {
+        let (handle, model) = (slf.get().handle()?, slf.get().parts.model.clone());
+        Ok(Replies::start(slf.unbind(), handle, prompts, at_once, move |prompt| {
             let model = model.clone();
             async move {
                 match next_logprobs(&model, prompt).await {

@@ -12,6 +12,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::engine::Engine;
+
 /// Pieces that wait for Python.
 const QUEUE: usize = 64;
 /// Interval in which a thread that waits handles signals.
@@ -105,10 +107,13 @@ struct Head {
 pub(crate) struct Reply {
     running: Running<Piece>,
     head: Mutex<Head>,
+    /// It ends when the last of its requests is dropped.
+    _engine: Py<Engine>,
 }
 
 impl Reply {
     pub(crate) fn start(
+        engine: Py<Engine>,
         handle: Handle,
         routes: Arc<InProcess>,
         method: String,
@@ -133,7 +138,7 @@ impl Reply {
                 }
             }
         });
-        Reply { running, head: Mutex::default() }
+        Reply { running, head: Mutex::default(), _engine: engine }
     }
 
     /// Remembers the head, which Python sees as an empty piece.
@@ -201,11 +206,14 @@ type Whole = (usize, u16, Vec<u8>);
 #[pyclass(frozen, module = "tern_llm._native")]
 pub(crate) struct Replies {
     running: Running<Whole>,
+    /// As that of a reply.
+    _engine: Py<Engine>,
 }
 
 impl Replies {
     /// Answers these requests, `at_once` of them at a time.
     pub(crate) fn start<R, F>(
+        engine: Py<Engine>,
         handle: Handle,
         requests: Vec<R>,
         at_once: usize,
@@ -239,7 +247,7 @@ impl Replies {
                 }
             }
         });
-        Replies { running }
+        Replies { running, _engine: engine }
     }
 }
 

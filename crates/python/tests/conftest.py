@@ -46,9 +46,9 @@ def minilm() -> str:
 def tern() -> Callable[..., str]:
     """Runs the command of the wheel and returns what it printed."""
 
-    def run(*args: str) -> str:
+    def run(*args: str, text: str = "") -> str:
         command = [str(Path(sys.executable).with_name("tern")), *args]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, input=text, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

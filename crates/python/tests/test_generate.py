@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 
@@ -68,9 +67,9 @@ def test_the_whole_distribution_is_a_row(stories):
 
 
 def test_choices_stops_and_seeds(stories):
-    one, two = stories.generate("Once", n=2, seed=5, max_tokens=8)
+    one, two = stories.generate("Once", n=2, seed=5, max_tokens=20, temperature=1.5)
     assert one.text != two.text
-    many = stories.generate(["Once", "The"], n=2, seed=5, max_tokens=8)
+    many = stories.generate(["Once", "The"], n=2, seed=5, max_tokens=20, temperature=1.5)
     assert [len(choices) for choices in many] == [2, 2] and many[0][0].text == one.text
     stopped = stories.generate("Once upon a time", stop=" girl", temperature=0)
     assert stopped.text.endswith("little") and stopped.finish_reason == "stop"
@@ -82,12 +81,6 @@ def test_choices_stops_and_seeds(stories):
 class Animal(BaseModel):
     name: str
     legs: int
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int
 
 
 def test_constraints(stories):
@@ -112,8 +105,8 @@ def test_types_of_pydantic_are_schemas(smollm):
     prompt = "A horse as JSON: "
     animal = smollm.generate(prompt, json_schema=Animal, temperature=0, max_tokens=60).parsed
     assert isinstance(animal, Animal) and isinstance(animal.legs, int)
-    point = smollm.generate("A point: ", json_schema=Point, temperature=0, max_tokens=60).parsed
-    assert isinstance(point, Point)
+    point = smollm.generate("A point: ", json_schema=tuple[int, int], temperature=0, max_tokens=60).parsed
+    assert isinstance(point, tuple) and len(point) == 2
     cut = smollm.generate(prompt, json_schema=Animal, temperature=0, max_tokens=2)
     with pytest.raises(ValueError, match="cut off after 2 tokens"):
         _ = cut.parsed
@@ -123,7 +116,7 @@ def test_wrong_requests_say_what_is_wrong(stories):
     for options, words in [
         ({"temperature": 3}, "temperature: expected a number from 0 to 2, got 3"),
         ({"tempreature": 1}, "tempreature"),
-        ({"max_tokens": 0}, "max_tokens: expected a whole number from 1"),
+        ({"max_tokens": 0}, "max_tokens: expected an integer of 1 or more, got 0"),
         ({"regex": "("}, "regex"),
         ({"lora": "poet"}, "lora"),
         ({"stop": ""}, "stop: strings must not be empty"),

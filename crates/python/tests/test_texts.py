@@ -62,7 +62,7 @@ def test_only_rerankers_score(stories):
 def test_tokens_are_those_of_the_library(smollm, smollm_file, tern):
     text = "Äpfel & <|im_end|> 🐦"
     assert smollm.detokenize(smollm.tokenize(text)) == text
-    want = [int(token) for token in tern("tokenize", text, "-m", smollm_file).split()]
+    want = [int(token) for token in tern("tokenize", "-m", smollm_file, text=text).split()]
     assert smollm.tokenize(text) == want
     chat = smollm.tokenize([{"role": "user", "content": "Hi"}])
     assert len(chat) > len(smollm.tokenize("Hi"))

@@ -4,10 +4,10 @@
 >>> model = Model("stories")  # a small model inside the package; or "smollm2", a GGUF file, "org/repo:Q4_K_M"
 >>> answer = model.generate("Once upon a time", max_tokens=8, temperature=0)
 >>> answer.text
-', there was a little girl named L'
+', there was a little girl named Lily'
 >>> for delta in model.stream("The little dog", max_tokens=4, temperature=0):
 ...     print(delta.text, end="")
- was very happy.
+ was very excited.
 
 A model batches the requests of all threads and tasks. What it accepts and answers is what the server of the
 command ``tern serve`` does, without a network: see ``Options`` for the parameters, and ``Model.openai`` for

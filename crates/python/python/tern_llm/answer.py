@@ -60,7 +60,7 @@ class Answer:
     >>> from tern_llm import Model
     >>> answer = Model("stories").generate("Once upon a time", max_tokens=4, temperature=0, logprobs=1)
     >>> answer.text, answer.finish_reason, answer.prompt_tokens
-    (', there was', 'length', 5)
+    (', there was a', 'length', 5)
     >>> answer.logprobs.dtype, answer.token_ids.shape
     (dtype('float32'), (4,))
     """

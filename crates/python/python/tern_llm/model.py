@@ -56,7 +56,7 @@ class Model:
     >>> model
     Model('stories', qwen3, Q1_0, context=128)
     >>> [answer.text for answer in model.generate(["One day", "The dog"], max_tokens=3, temperature=0)]
-    [', a little', ' was very happy']
+    [', a little', ' was a very']
     """
 
     def __init__(
@@ -153,9 +153,11 @@ class Model:
         >>> import asyncio
         >>> async def main():
         ...     async for delta in Model("stories").astream("The dog", max_tokens=2, temperature=0):
-        ...         print(delta.text, end="|")
+        ...         print(delta.text, delta.finish_reason)
         >>> asyncio.run(main())
-         was| very|
+         was None
+         a None
+         length
         """
         path, body, read = self._streamed(prompt, options)
         return AsyncStream(self._request("POST", path, body), read)
@@ -176,7 +178,7 @@ class Model:
         With pooling ``none``, a text has a row per token, and a list of texts a list of arrays.
 
         >>> Model("stories").embed(["a small bird", "a large ship"]).shape
-        (2, 256)
+        (2, 512)
         """
         return self._wait(self._embedding(texts, dimensions, truncate, lora), progress)
 
@@ -233,7 +235,7 @@ class Model:
 
         >>> row = Model("stories").next_logprobs("Once upon a time")
         >>> row.shape, Model("stories").detokenize([row.argmax()])
-        ((128,), ',')
+        ((4096,), ',')
         """
         import numpy as np
 
@@ -248,11 +250,11 @@ class Model:
         return self._wait(_Job(start, len(tokens), "next_logprobs", finish), False)
 
     def tokenize(self, text: str | Sequence[Message], *, add_special_tokens: bool | None = None) -> list[int]:
-        """The tokens of a text, or of a conversation as the model reads it.
+        """The tokens of a text with the model's special ones, or of a conversation as the model reads it.
 
         >>> model = Model("stories")
         >>> model.detokenize(model.tokenize("Once upon a time"))
-        'Once upon a time'
+        '<|endoftext|>Once upon a time'
         """
         body = {"prompt": text} if isinstance(text, str) else {"messages": text}
         if add_special_tokens is not None:
