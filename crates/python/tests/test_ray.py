@@ -33,13 +33,14 @@ def free_port() -> int:
 def cluster():
     """A local Ray, without what the tests do not need."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        num_cpus=4,
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    for attempt in range(3):
+        try:
+            ray.init(num_cpus=4, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
+            break
+        except Exception:  # its processes had not started after 30 s, as happens on a busy machine
+            ray.shutdown()
+            if attempt == 2:
+                raise
     yield ray
     ray.shutdown()
 

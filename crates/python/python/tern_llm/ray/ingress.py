@@ -49,7 +49,10 @@ class Ingress:
         self.models = list(zip(config.models, handles))
 
     def __serve_build_asgi_app__(self) -> Any:
-        return self._asgi
+        async def app(scope: dict[str, Any], receive: Any, send: Send) -> None:
+            await self._asgi(scope, receive, send)
+
+        return app  # a function: uvicorn takes a method for an application of ASGI 2
 
     async def _asgi(self, scope: dict[str, Any], receive: Any, send: Send) -> None:
         if scope["type"] == "lifespan":
