@@ -4,6 +4,7 @@
 //! those that are requested; [`Config`] holds the keys and limits. A request arrives over a connection with
 //! limits (`http`); its body is read whole, parsed parameter by parameter and turned into engine requests on
 //! a blocking thread (`routes`, `request`), and its answer is followed token by token (`generation`).
+//! [`InProcess`] has the same routes without a network.
 //!
 //! What is deliberately absent: the crate names no device and no file, reads no flag or environment variable,
 //! and has no global state.
@@ -14,6 +15,7 @@ mod failure;
 mod generation;
 mod http;
 mod ids;
+mod in_process;
 mod metrics;
 mod models;
 mod request;
@@ -24,6 +26,7 @@ mod state;
 
 pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
+pub use in_process::{InProcess, Reply};
 pub use models::keep::KeepModels;
 pub use models::library::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};
 pub use models::model::{DefaultAdapters, ServedModel};

@@ -56,6 +56,10 @@ impl Server {
         Server { app: Arc::new(App::new(config, Registry::many(Arc::new(library), keep))) }
     }
 
+    pub(crate) fn into_app(self) -> Arc<App> {
+        self.app
+    }
+
     /// The loader, which may be used on any thread.
     pub fn loader(&self) -> Loader {
         Loader::new(Arc::clone(&self.app))

@@ -1,8 +1,9 @@
 //! The served model and its names.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use tern::{AdapterScales, Model, Sampling};
+use tern::{AdapterScales, Model, PartialSampling, Sampling};
 
 /// A loaded model with its names and default sampling parameters.
 pub struct ServedModel {
@@ -21,6 +22,21 @@ pub struct ServedModel {
 }
 
 impl ServedModel {
+    /// A model that is loaded now, with the sampling parameters that its file recommends.
+    pub fn new(model: Model, names: Vec<String>) -> ServedModel {
+        let mut defaults = model.recommended().or(PartialSampling::USUAL).over(Sampling::default());
+        defaults.dry.breakers = model.breakers(Model::BREAKERS);
+        ServedModel {
+            names,
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            digest: String::new(),
+            defaults,
+            default_adapters: DefaultAdapters::default(),
+            // requests choose theirs
+            model: model.with_adapters(AdapterScales::NONE),
+        }
+    }
+
     /// Whether requests may use this name; Ollama's clients append a tag.
     pub(crate) fn has_name(&self, name: &str) -> bool {
         let has = |name: &str| self.names.iter().any(|known| known == name);

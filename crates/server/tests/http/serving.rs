@@ -5,6 +5,7 @@ mod connections;
 mod failures;
 mod fairness;
 mod hosts;
+mod in_process;
 mod library;
 mod lifecycle;
 mod log;
