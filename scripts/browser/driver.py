@@ -87,7 +87,7 @@ class Page:
     def run(self, code: str, *arguments: object) -> object:
         """The value of an async function; `args` are its arguments."""
         wrapped = PRELUDE + "const done = arguments[arguments.length - 1], args = [...arguments].slice(0, -1);"
-        wrapped += f"(async () => {{ {code} }})().then(value => done([value]), error => done(String(error.stack ?? error)));"
+        wrapped += f"(async () => {{ {code}\n }})().then(value => done([value]), error => done(String(error.stack ?? error)));"
         found = self.driver.execute_async_script(wrapped, *arguments)
         want(isinstance(found, list), f"a script of the check failed: {found}")
         return found[0]

@@ -138,7 +138,7 @@ export function openMenu(anchor, items) {
       role, tabindex: -1, disabled: item.disabled, "aria-checked": item.checked === undefined ? null : String(item.checked),
     }));
   }
-  (anchor.closest("dialog") ?? document.body).append(menu);
+  (anchor.closest("dialog, main, nav, header, footer") ?? document.body).append(menu);
   menu.addEventListener("toggle", event => {
     if (event.newState === "closed") { menu.remove(); anchor.setAttribute("aria-expanded", "false"); }
   });

@@ -5,7 +5,7 @@ import { memory } from "./memory.js";
 
 /** The languages of the page, by code, with their own names. */
 export const LANGUAGES = {
-  en: "English",
+  en: "English", de: "Deutsch", es: "Español", fr: "Français", ja: "日本語", pt: "Português", zh: "中文",
 };
 
 /** @type {Record<string, string>} */

@@ -25,7 +25,8 @@ macro_rules! assets {
 /// All files of the page but `index.html`.
 const ASSETS: &[Asset] = assets! {
     "answer.js" "api.js" "app.js" "attachments.js" "chat.js" "composer.js" "dom.js" "highlight.js" "icon.svg"
-    "language.js" "languages/en.js" "main.js" "markdown/blocks.js" "markdown/code.js" "markdown/inline.js"
+    "language.js" "languages/de.js" "languages/en.js" "languages/es.js" "languages/fr.js" "languages/ja.js"
+    "languages/pt.js" "languages/zh.js" "main.js" "markdown/blocks.js" "markdown/code.js" "markdown/inline.js"
     "markdown/math.js" "markdown/view.js" "mcp.js" "memory.js" "messages.js" "models.js" "panel.js"
     "parameters.js" "pdf.js" "pdf_objects.js" "settings.js" "shortcuts.js" "sidebar.js" "store.js"
     "style/base.css" "style/composer.css" "style/dialogs.css" "style/messages.css" "style/sidebar.css"

@@ -143,6 +143,7 @@ export default {
   not_text: "The file is not text. Text, code, CSV and PDF can be attached.",
   nothing_found: "Nothing found.",
   nothing_kept: "The browser offers no storage: conversations are lost when the page is closed.",
+  notices: "Notices",
   ok: "OK",
   only_continues: "{model} has no chat template, so it cannot chat: it continues each text that you send, independently of the others.",
   p_max_tokens: "Max tokens",

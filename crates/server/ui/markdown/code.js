@@ -71,7 +71,7 @@ export function codeFigure(label, text, language = "", live = false) {
     el("figcaption", {}, el("span", {}, label),
       iconButton("small copy", "copy", t("copy_code"), event => copyFrom(event.currentTarget, current)),
       iconButton("small save", "save", t("save_code"), () => download(fileName(language), current()))),
-    el("pre", { tabindex: 0, role: "region", "aria-label": t("code_in", { language: label }) }, code));
+    el("pre", { tabindex: 0, role: "group", "aria-label": t("code_in", { language: label }) }, code));
   shown.set(figure, { code, language, text: "", lines: 0, plain: true });
   setCode(figure, text, live);
   return figure;
