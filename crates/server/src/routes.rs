@@ -53,6 +53,7 @@ macro_rules! routes {
 
 routes! {
     get "/" => page::page;
+    get "/page/{*id}" => page::asset;
     get "/health" => health::health;
     get "/ready" => health::ready;
     get "/metrics" => health::metrics;

@@ -122,8 +122,8 @@ impl Drop for Line {
                 )
             };
         }
-        // successful polls would fill the log
-        if status < 400 && MONITORING.contains(&self.path.as_str()) {
+        // successful polls, and the files of the page, would fill the log
+        if status < 400 && (MONITORING.contains(&self.path.as_str()) || self.path.starts_with("/page/")) {
             line!(Level::DEBUG);
         } else {
             line!(Level::INFO);

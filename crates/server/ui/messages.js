@@ -1,0 +1,249 @@
+/** One view per message, with its actions. */
+
+import { app, answer, edit, fork, regenerate, removeMessage, sendResults, showBranch } from "./app.js";
+import { statsText } from "./answer.js";
+import { button, copyFrom, el, iconButton, openMenu } from "./dom.js";
+import { duration, number, size, t } from "./language.js";
+import { codeFigure } from "./markdown/code.js";
+import { MarkdownView } from "./markdown/view.js";
+import { models } from "./models.js";
+import { toMarkdown } from "./transfer.js";
+
+/** A frame may be spent on drawing up to this long; a text that takes longer is drawn less often. */
+const DRAW_MS = 6;
+
+/** The view of a message.
+ * @param {any} message */
+export function messageView(message) {
+  return message.role === "assistant" ? new AssistantView(message) : message.role === "tool" ? new ToolView(message) : new UserView(message);
+}
+
+/** Arrows between the branches at a message.
+ * @param {any} message */
+function branchArrows(message) {
+  const branches = app.chat.tree.branches(message);
+  if (branches.length < 2) return null;
+  const at = branches.indexOf(message);
+  return el("span", { class: "branches", role: "group", "aria-label": t("branches") },
+    iconButton("small", "before", t("branch_before"), () => showBranch(message, -1), { disabled: at === 0 }),
+    el("span", {}, t("branch_of", { n: at + 1, all: branches.length })),
+    iconButton("small", "after", t("branch_after"), () => showBranch(message, 1), { disabled: at === branches.length - 1 }));
+}
+
+/** A text field in place of the message.
+ * @param {any} message */
+function editor(message) {
+  const field = el("textarea", { class: "editor", "aria-label": t("edit_message"), dir: "auto" });
+  field.value = message.content;
+  const grow = () => { field.style.height = "auto"; field.style.height = `${Math.min(field.scrollHeight + 2, innerHeight * .6)}px`; };
+  const cancel = () => { app.edited = ""; app.emit("message", message); };
+  const done = () => field.value.trim() ? edit(message, field.value.trim()) : field.focus();
+  field.addEventListener("input", grow);
+  field.addEventListener("keydown", event => {
+    if (event.key === "Escape") { event.preventDefault(); event.stopPropagation(); cancel(); }
+    if (event.key === "Enter" && !event.isComposing && (event.ctrlKey || event.metaKey)) { event.preventDefault(); done(); }
+  });
+  requestAnimationFrame(() => { grow(); field.focus(); });
+  return el("div", { class: "editing" }, field, el("div", { class: "row end" }, button("plain", t("cancel"), cancel),
+    button("plain strong save-edit", t(message.role === "user" ? "send" : "save"), done)));
+}
+
+const beginEdit = message => {
+  if (app.chat.run) return;
+  const before = app.chat.tree.messages.get(app.edited);
+  app.edited = message.id;
+  if (before) app.emit("message", before);
+  app.emit("message", message);
+};
+
+/** What both kinds of views have: an article that is drawn again when its message changes. */
+class View {
+  /** @param {any} message
+   * @param {string} kind */
+  constructor(message, kind) {
+    this.message = message;
+    this.foot = el("div", { class: "foot" });
+    this.node = el("article", { class: `message ${kind}`, "aria-label": t(kind === "user" ? "you" : kind === "tool" ? "results" : "model") });
+  }
+
+  /** Draws the message as it is now. */
+  render() {}
+
+  changed() { this.render(); }
+
+  menu(anchor, items) {
+    openMenu(anchor, [...items, { label: t("fork"), run: () => fork(this.message) },
+      { label: t("delete"), disabled: Boolean(app.chat.run), run: () => removeMessage(this.message) }]);
+  }
+
+  moreButton(items) {
+    return iconButton("small more", "more", t("more"), event => this.menu(event.currentTarget, items()), { "aria-haspopup": "menu", "aria-expanded": "false" });
+  }
+}
+
+class UserView extends View {
+  constructor(message) {
+    super(message, "user");
+    this.render();
+  }
+
+  render() {
+    const { message } = this;
+    if (app.edited === message.id) return this.node.replaceChildren(editor(message));
+    const files = message.attachments.map(fileChip);
+    this.node.replaceChildren(
+      el("div", { class: "bubble" }, files.length ? el("div", { class: "files" }, ...files) : null,
+        message.content ? el("div", { class: "said", dir: "auto" }, message.content) : null),
+      el("div", { class: "foot" }, branchArrows(message),
+        iconButton("small copy", "copy", t("copy"), event => copyFrom(event.currentTarget, () => message.content)),
+        iconButton("small edit", "edit", t("edit"), () => beginEdit(message)), this.moreButton(() => [])));
+  }
+}
+
+/** A file of a message.
+ * @param {any} file */
+export function fileChip(file) {
+  const facts = [size(file.bytes), file.tokens ? t("tokens", { n: number(file.tokens) }) : ""].filter(Boolean).join(" · ");
+  if (file.kind === "image" && file.url) return el("img", { class: "picture", src: file.url, alt: file.name, title: `${file.name} · ${facts}` });
+  return el("span", { class: "chip", title: file.text.slice(0, 500) }, el("b", {}, file.name), el("small", {}, facts));
+}
+
+class ToolView extends View {
+  constructor(message) {
+    super(message, "tool");
+    this.render();
+  }
+
+  render() {
+    this.node.replaceChildren(
+      ...this.message.results.map(({ name, content }) => el("div", { class: "markdown" }, codeFigure(t("result_of", { name }), content))),
+      el("div", { class: "foot" }, branchArrows(this.message), this.moreButton(() => [])));
+  }
+}
+
+class AssistantView extends View {
+  constructor(message) {
+    super(message, "assistant");
+    this.content = new MarkdownView();
+    this.reasoning = new MarkdownView();
+    this.summary = el("summary");
+    this.thinking = el("details", { class: "thinking" }, this.summary, this.reasoning.node);
+    this.summary.addEventListener("click", () => { this.touched = true; }); // the reader's choice is kept
+    this.waiting = el("div", { class: "waiting", role: "img", "aria-label": t("waiting") }, el("i"), el("i"), el("i"));
+    this.calls = el("div", { class: "calls markdown" });
+    this.failure = el("div", { class: "failure" });
+    this.probabilities = el("div", { class: "probabilities", hidden: true });
+    this.stats = el("span", { class: "stats" });
+    this.node.append(this.thinking, this.waiting, this.content.node, this.calls, this.probabilities, this.failure, this.foot);
+    this.content.node.dir = "auto";
+    this.render();
+  }
+
+  /** Draws at the next frame, however many chunks come before it; less often if drawing is slow. */
+  changed() {
+    if (!this.message.end && this.next && performance.now() < this.next) {
+      this.late ??= setTimeout(() => { this.late = undefined; this.changed(); }, this.next - performance.now());
+      return;
+    }
+    this.frame ??= requestAnimationFrame(() => {
+      this.frame = undefined;
+      const begin = performance.now();
+      this.render();
+      const took = performance.now() - begin;
+      this.next = took > DRAW_MS ? performance.now() + 4 * took : 0;
+      app.emit("drawn", this);
+    });
+  }
+
+  render() {
+    const { message } = this;
+    const live = app.chat.running === message;
+    if (app.edited === message.id) {
+      this.edited = true;
+      return this.node.replaceChildren(editor(message));
+    }
+    if (this.edited) {
+      this.edited = false;
+      this.node.replaceChildren(this.thinking, this.waiting, this.content.node, this.calls, this.probabilities, this.failure, this.foot);
+    }
+    const thinks = live && !message.content && !message.calls.length;
+    this.content.render(message.content, live);
+    this.thinking.hidden = !message.reasoning;
+    if (message.reasoning) {
+      this.reasoning.render(message.reasoning, thinks);
+      if (!this.touched) this.thinking.open = thinks;
+      const { thought } = message.stats;
+      this.summary.textContent = thinks ? t("thinking") : thought ? t("thought_for", { time: duration(thought) }) : t("thoughts");
+    }
+    this.waiting.hidden = !live || Boolean(message.content || message.reasoning || message.calls.length);
+    this.stats.textContent = statsText(message);
+    if (live && this.live) return; // its foot changes at the end
+    this.live = live;
+    this.renderCalls(live);
+    this.failure.hidden = !message.error;
+    if (message.error) this.failure.replaceChildren(el("span", {}, message.error), button("plain retry", t("try_again"), () => regenerate(message)));
+    this.renderFoot(live);
+  }
+
+  renderFoot(live) {
+    const { message } = this;
+    if (live) return this.foot.replaceChildren(this.stats);
+    const last = app.chat.record.leaf === message.id;
+    this.foot.replaceChildren(...[
+      branchArrows(message),
+      message.content ? iconButton("small copy", "copy", t("copy_markdown"), event => copyFrom(event.currentTarget, () => message.content)) : null,
+      iconButton("small edit", "edit", t("edit"), () => beginEdit(message)),
+      iconButton("small regenerate", "again", t("regenerate"), () => regenerate(message)),
+      last && message.content && message.end !== "tool_calls" ? iconButton("small continue", "on", t("continue"), () => answer(message)) : null,
+      this.moreButton(() => [
+        ...(models.list.length > 1 ? models.list.map(({ id }) => ({ label: t("regenerate_with", { model: id }), run: () => regenerate(message, id) })) : []),
+        ...(message.tokens.length ? [{ label: t(this.probabilities.hidden ? "show_probabilities" : "hide_probabilities"), run: () => this.toggleProbabilities() }] : []),
+        { label: t("copy_thread"), run: () => copyFrom(this.foot, () => toMarkdown(app.chat)) },
+      ]),
+      this.stats,
+      models.list.length > 1 && message.model ? el("span", { class: "stats" }, message.model) : null,
+    ].filter(Boolean));
+  }
+
+  /** The tool calls; those of the last answer have fields for their results. */
+  async renderCalls(live) {
+    const { message } = this;
+    const figures = message.calls.map(({ name, arguments: text }) => {
+      try { text = JSON.stringify(JSON.parse(text), null, 2); } catch { /* incomplete or not JSON: shown as it is */ }
+      return codeFigure(t("tool_call", { name }), text, "json");
+    });
+    this.calls.replaceChildren(...figures);
+    if (live || !figures.length || app.chat.record.leaf !== message.id) return;
+    const { resultsForm } = await import("./tools.js");
+    this.calls.append(resultsForm(message, app.chat.record.settings, results => sendResults(message, results)));
+  }
+
+  /** The text as tokens, each with its probability and the others that were likely. */
+  toggleProbabilities() {
+    const hidden = !this.probabilities.hidden;
+    this.probabilities.hidden = hidden;
+    this.content.node.hidden = !hidden;
+    if (hidden || this.probabilities.firstChild) return;
+    const percent = logprob => `${number(100 * Math.exp(logprob), 1)} %`;
+    const note = el("div", { class: "note", role: "status" }, t("probabilities_hint"));
+    const { tokens } = this.message;
+    let at = -1;
+    const show = index => { // by pointer or by arrow keys
+      text.children[at]?.classList.remove("current");
+      at = Math.max(0, Math.min(tokens.length - 1, index));
+      text.children[at].classList.add("current");
+      const [token, logprob, top] = tokens[at];
+      note.replaceChildren(el("b", {}, `${JSON.stringify(token)} ${percent(logprob)}`),
+        ...top.map(([other, value]) => el("span", {}, `${JSON.stringify(other)} ${percent(value)}`)));
+    };
+    const text = el("p", {
+      tabindex: 0, role: "group", "aria-label": t("show_probabilities"),
+      mouseover: event => { const i = [...text.children].indexOf(event.target); if (i >= 0) show(i); },
+      keydown: event => {
+        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (step) { event.preventDefault(); show(at + step); }
+      },
+    }, ...tokens.map(([token, logprob]) => el("span", { class: `p${Math.min(4, Math.floor(Math.max(0, -logprob) / .7))}` }, token)));
+    this.probabilities.append(text, note);
+  }
+}

@@ -1,0 +1,204 @@
+/** The list of conversations: search, folders by date, and what can be done with each. */
+
+import { app, removeChat, show } from "./app.js";
+import { firstLine, openChat, running } from "./chat.js";
+import { ask, button, byId, download, el, iconButton, openMenu, toast } from "./dom.js";
+import { month, t } from "./language.js";
+import { store } from "./store.js";
+import { fileName, fromJson, toJson, toMarkdown } from "./transfer.js";
+import { scrollToMessage } from "./thread.js";
+
+const DAY = 86400000;
+/** Found messages per conversation that are listed. */
+const MAX_FOUND = 3;
+const MAX_IMPORT = 100 << 20; // bytes of a file
+
+/** @type {any[]} */
+let records = [];
+/** First lines of conversations without a title of their own. @type {Map<string, string>} */
+const firstLines = new Map();
+/** Counts searches, so that the result of an earlier one is dropped. */
+let searches = 0;
+
+/** The folder of a conversation: the day, the week, or the month of its last message. */
+function folder({ pinned, updated }) {
+  if (pinned) return t("pinned");
+  const today = new Date().setHours(0, 0, 0, 0);
+  if (updated >= today) return t("today");
+  if (updated >= today - DAY) return t("yesterday");
+  if (updated >= today - 7 * DAY) return t("last_week");
+  if (updated >= today - 30 * DAY) return t("last_month");
+  return month(updated);
+}
+
+/** @param {any} record */
+export const titleOf = record => record.title || firstLines.get(record.id) || t("untitled");
+
+/** Reads the list again, and the titles that are not known yet. */
+export async function refreshList() {
+  const all = await store.conversations().catch(() => []);
+  const missing = all.filter(record => !record.title && !firstLines.has(record.id));
+  for (const record of missing) {
+    const first = (await store.messages(record.id)).filter(({ role }) => role === "user").sort((a, b) => a.at - b.at)[0];
+    firstLines.set(record.id, firstLine(first?.content ?? "") || first?.attachments?.[0]?.name || "");
+  }
+  records = all.sort((a, b) => Number(b.pinned) - Number(a.pinned) || b.updated - a.updated);
+  await draw();
+}
+
+/** One conversation. The link's address works in a new tab as well. */
+function row(record, found = []) {
+  const title = titleOf(record);
+  const link = el("a", { class: "open-chat", href: `#${record.id}`, title, "aria-current": app.chat.id === record.id ? "page" : null, dir: "auto" }, title);
+  if (running.has(record.id)) link.append(el("span", { class: "dot", role: "img", "aria-label": t("answering") }));
+  return el("li", { class: "chat" }, link,
+    iconButton("small more", "more", t("actions_of", { title }), event => openMenu(event.currentTarget, actions(record)), { "aria-haspopup": "menu", "aria-expanded": "false" }),
+    ...found.map(({ id, before, match, after }) => button("found", el("span", {}, before, el("mark", {}, match), after), async () => {
+      await show(record.id);
+      const message = app.chat.tree.messages.get(id);
+      if (message && !app.chat.path.includes(message)) { await app.chat.show(id); app.emit("chat", {}); }
+      scrollToMessage(id);
+    })));
+}
+
+function actions(record) {
+  const patch = async fields => {
+    if (app.chat.id === record.id) await app.chat.patch(fields);
+    else await store.patch(record.id, fields);
+    await refreshList();
+    app.emit("state");
+  };
+  return [
+    { label: t("rename"), run: async () => {
+      const title = await ask(t("rename"), titleOf(record));
+      if (title !== null) await patch({ title });
+    } },
+    { label: t(record.pinned ? "unpin" : "pin"), run: () => patch({ pinned: !record.pinned }) },
+    null,
+    { label: t("export_markdown"), run: async () => {
+      const chat = await openChat(record.id);
+      if (chat) download(fileName(titleOf(record), "md"), toMarkdown({ record: chat.record, tree: chat.tree, title: titleOf(record) }), "text/markdown");
+    } },
+    { label: t("export_json"), run: async () => download(fileName(titleOf(record), "json"), await oneJson(record), "application/json") },
+    ...(navigator.canShare?.({ files: [new File([""], "a.json", { type: "application/json" })] }) ? [{ label: t("share"), run: () => shareFile(record) }] : []),
+    null,
+    { label: t("delete"), run: () => removeChat(record) },
+  ];
+}
+
+const oneJson = async record => toJson([{ record, messages: await store.messages(record.id) }]);
+
+/** Hands the conversation as a file to another program. */
+async function shareFile(record) {
+  const file = new File([await oneJson(record)], fileName(titleOf(record), "json"), { type: "application/json" });
+  await navigator.share({ files: [file], title: titleOf(record) }).catch(() => {}); // cancelled
+}
+
+/** Messages and titles with the words of the search. */
+async function search(words) {
+  const needle = words.toLowerCase();
+  /** @type {Map<string, any[]>} */
+  const found = new Map();
+  for (const record of records) if (titleOf(record).toLowerCase().includes(needle)) found.set(record.id, []);
+  await store.eachMessage(({ id, conversation, content }) => {
+    const at = typeof content === "string" ? content.toLowerCase().indexOf(needle) : -1;
+    if (at < 0) return;
+    const list = found.get(conversation) ?? [];
+    found.set(conversation, list);
+    if (list.length < MAX_FOUND) list.push({ id, before: (at > 24 ? "…" : "") + content.slice(Math.max(0, at - 24), at), match: content.slice(at, at + words.length), after: content.slice(at + words.length, at + words.length + 80) });
+  });
+  return found;
+}
+
+async function draw() {
+  const words = byId("search").value.trim();
+  const mine = ++searches;
+  const found = words ? await search(words).catch(() => new Map()) : null;
+  if (mine !== searches) return; // a later search is on its way
+  const shown = found ? records.filter(({ id }) => found.has(id)) : records;
+  const groups = Map.groupBy ? Map.groupBy(shown, folder) : grouped(shown);
+  const closed = new Set([...byId("chats").querySelectorAll("details:not([open])")].map(node => node.dataset.folder));
+  byId("chats").replaceChildren(...[...groups].map(([name, list]) => {
+    const node = el("details", { "data-folder": name }, el("summary", {}, name), el("ul", {}, ...list.map(record => row(record, found?.get(record.id)))));
+    node.open = Boolean(found) || !closed.has(name);
+    return node;
+  }));
+  byId("no-chats").hidden = shown.length > 0;
+  byId("no-chats").textContent = t(found ? "nothing_found" : "no_chats");
+}
+
+function grouped(list) {
+  const groups = new Map();
+  for (const one of list) groups.set(folder(one), [...groups.get(folder(one)) ?? [], one]);
+  return groups;
+}
+
+/** Reads exported conversations and adds them. */
+async function importFile(file) {
+  try {
+    if (file.size > MAX_IMPORT) throw new Error("import_too_large");
+    const conversations = fromJson(await file.text());
+    for (const { record, messages } of conversations) await store.putAll(record, messages);
+    await refreshList();
+    toast(t("imported", { n: conversations.length }));
+    if (conversations.length === 1) await show(conversations[0].record.id);
+  } catch (error) {
+    toast(t(/** @type {any} */ (error).message));
+  }
+}
+
+async function exportAll() {
+  const all = [];
+  for (const record of records) all.push({ record, messages: await store.messages(record.id) });
+  download(`tern-${new Date().toISOString().slice(0, 10)}.json`, toJson(all), "application/json");
+}
+
+/** Opens or closes the sidebar; on a narrow screen it lies over the conversation. */
+export function toggleSidebar(open = !document.body.classList.contains("with-sidebar")) {
+  document.body.classList.toggle("with-sidebar", open);
+  byId("toggle-sidebar").setAttribute("aria-expanded", String(open));
+  if (matchMedia("(max-width: 56rem)").matches) {
+    byId("content").inert = open;
+    if (open) byId("search").focus(); else byId("toggle-sidebar").focus();
+  }
+}
+
+export function startSidebar() {
+  const narrow = matchMedia("(max-width: 56rem)");
+  const closeIfNarrow = () => { if (narrow.matches) toggleSidebar(false); };
+  byId("search").addEventListener("input", draw);
+  byId("search").addEventListener("keydown", event => {
+    if (event.key !== "Escape" || !event.target.value) return;
+    event.stopPropagation();
+    event.target.value = "";
+    draw();
+  });
+  byId("toggle-sidebar").addEventListener("click", () => toggleSidebar());
+  byId("shade").addEventListener("click", () => toggleSidebar(false));
+  byId("new-chat").addEventListener("click", async () => { await show(""); closeIfNarrow(); });
+  byId("chats").addEventListener("click", event => { if (event.target.closest("a, .found")) closeIfNarrow(); });
+  byId("list-menu").addEventListener("click", event => openMenu(event.currentTarget, [
+    { label: t("import"), run: () => byId("import-input").click() },
+    { label: t("export_all"), disabled: !records.length, run: exportAll },
+  ]));
+  byId("import-input").addEventListener("change", event => {
+    if (event.target.files[0]) importFile(event.target.files[0]);
+    event.target.value = "";
+  });
+  app.on("list", refreshList);
+  app.on("state", () => { markCurrent(); });
+  narrow.addEventListener("change", () => { byId("content").inert = false; toggleSidebar(!narrow.matches); });
+  if (!narrow.matches) document.body.classList.add("with-sidebar");
+  byId("toggle-sidebar").setAttribute("aria-expanded", String(!narrow.matches));
+}
+
+/** The row of the conversation that is shown, and the dots of those that are being answered. */
+function markCurrent() {
+  for (const link of byId("chats").querySelectorAll(".open-chat")) {
+    const id = link.hash.slice(1);
+    if (id === app.chat.id) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    const dot = link.querySelector(".dot");
+    if (running.has(id) && !dot) link.append(el("span", { class: "dot", role: "img", "aria-label": t("answering") }));
+    if (!running.has(id)) dot?.remove();
+  }
+}

@@ -1,0 +1,66 @@
+/** Conversations as files: JSON that can be imported again, and Markdown to read. */
+
+import { userText } from "./answer.js";
+import { readRecord } from "./chat.js";
+import { moment, t } from "./language.js";
+import { newId, text } from "./memory.js";
+import { readMessage, Tree } from "./tree.js";
+
+const FORMAT = "tern-conversations";
+const VERSION = 1;
+const MAX_IMPORTED = 20000; // messages of one conversation
+
+/** A name for the file of a conversation.
+ * @param {string} title
+ * @param {string} ending */
+export const fileName = (title, ending) => `${title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "conversation"}.${ending}`;
+
+/** @param {{ record: any, messages: any[] }[]} conversations */
+export const toJson = conversations => JSON.stringify({
+  format: FORMAT, version: VERSION,
+  conversations: conversations.map(({ record: { id, ...record }, messages }) =>
+    ({ ...record, id, messages: messages.map(({ conversation, rev, ...message }) => message) })),
+}, null, 1);
+
+/** The branch that is shown, to read. Thoughts are omitted.
+ * @param {{ record: any, title?: string, tree: Tree }} chat */
+export function toMarkdown({ record, tree, title }) {
+  const parts = [`# ${title || record.title || t("untitled")}`, moment(record.created)];
+  if (record.settings.system) parts.push(`## ${t("system_prompt")}`, record.settings.system);
+  for (const message of tree.path(record.leaf)) {
+    if (message.role === "tool") {
+      for (const { name, content } of message.results) parts.push(`**${t("result_of", { name })}**`, "```\n" + content + "\n```");
+      continue;
+    }
+    parts.push(`## ${message.role === "user" ? t("you") : message.model || t("model")}`);
+    parts.push(message.role === "user" ? userText(message) : message.content);
+    for (const call of message.calls) parts.push(`**${t("tool_call", { name: call.name })}**`, "```json\n" + call.arguments + "\n```");
+    if (message.error) parts.push(`> ${message.error}`);
+  }
+  return parts.filter(Boolean).join("\n\n") + "\n";
+}
+
+/** The conversations of an exported file, with new ids, so that an import never changes what exists. Throws an error
+ * whose message is the name of a text if the file is something else.
+ * @param {string} json
+ * @returns {{ record: any, messages: any[] }[]} */
+export function fromJson(json) {
+  let file;
+  try { file = JSON.parse(json); } catch { throw new Error("import_not_json"); }
+  if (file?.format !== FORMAT || !Array.isArray(file.conversations)) throw new Error("import_other_format");
+  if (!(file.version <= VERSION)) throw new Error("import_newer");
+  return file.conversations.map(imported => {
+    const record = { ...readRecord(imported), id: newId() };
+    const list = Array.isArray(imported?.messages) ? imported.messages : [];
+    if (list.length > MAX_IMPORTED) throw new Error("import_too_large");
+    const ids = new Map(list.map(message => [text(message?.id), newId()]));
+    const messages = list.map(message => ({
+      ...readMessage(message), id: ids.get(text(message?.id)), parent: ids.get(text(message?.parent)) ?? "", conversation: record.id, rev: newId(),
+    }));
+    const tree = new Tree(messages);
+    record.leaf = ids.get(record.leaf) ?? tree.newest("");
+    record.created ||= Date.now();
+    record.updated ||= record.created;
+    return { record, messages };
+  }).filter(({ messages }) => messages.length);
+}

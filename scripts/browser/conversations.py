@@ -1,0 +1,264 @@
+"""Conversations: they are stored, found, renamed, pinned, deleted, exported and imported, in one tab and in several."""
+
+import json
+
+from selenium.webdriver.common.keys import Keys
+
+from .driver import Page, want
+
+# Catches the files that the page saves, as [name, text].
+CATCH_FILES = """window.saved = [];
+const make = URL.createObjectURL.bind(URL);
+URL.createObjectURL = blob => { blob.text().then(text => saved.push(text)); return make(blob); };
+HTMLAnchorElement.prototype.click = function () { if (!this.download) this.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true })); };"""
+
+
+def talk(text: str, answer: str = "Yes.") -> list[dict[str, object]]:
+    return [{"role": "user", "content": text}, {"role": "assistant", "content": answer, "end": "stop"}]
+
+
+def survives_reload(page: Page) -> str:
+    page.new_chat()
+    page.settings(p_max_tokens="8", p_temperature="0", system="Be brief.")
+    page.ask("What is a tern?")
+    before = page.texts()
+    page.reload()
+    page.until(lambda: page.texts() == before, "the conversation exists after a reload")
+    page.click("#open-settings")
+    found = page.find("#p-max_tokens").get_attribute("value"), page.find("#system").get_attribute("value")
+    want(found == ("8", "Be brief."), f"after a reload the settings are {found}")
+    page.click("#close-settings")
+    page.new_chat()
+    page.click("#open-settings")
+    want(page.find("#system").get_attribute("value") == "", "the settings of one conversation apply to another")
+    page.click("#close-settings")
+    page.open_chat("What is a tern?")
+    want(page.texts() == before, "the conversation does not come back")
+    page.driver.back()
+    page.until(lambda: page.texts() == [], "back leads to the new conversation")
+    page.driver.forward()
+    page.until(lambda: page.texts() == before, "forward leads to the conversation again")
+    return f"{len(before)} messages"
+
+
+def keeps_drafts(page: Page) -> str:
+    """What is written and not sent belongs to its conversation, and survives a reload."""
+    written = lambda: page.find("#input").get_attribute("value")
+    page.find("#input").send_keys("Not sent", Keys.SHIFT, Keys.ENTER, Keys.NULL, "yet")
+    page.reload()
+    page.until(lambda: written() == "Not sent\nyet", "the draft exists after a reload")
+    want(page.find("#send").is_enabled(), "a draft cannot be sent after a reload")
+    page.new_chat()
+    page.until(lambda: written() == "", f"the draft of another conversation is in a new one: {written()!r}")
+    page.find("#input").send_keys("First words")
+    page.reload()
+    page.until(lambda: written() == "First words", "the draft of a conversation without messages exists after a reload")
+    page.open_chat("What is a tern?")
+    page.until(lambda: written() == "Not sent\nyet", f"in its conversation the draft is {written()!r}")
+    page.find("#input").clear()
+    page.ask("Sent")
+    page.reload()
+    want(written() == "", f"a message that was sent is still a draft: {written()!r}")
+    page.new_chat()
+    page.until(lambda: written() == "First words", "the draft of a new conversation is gone")
+    page.find("#input").clear()
+    page.find("#input").send_keys("x", Keys.BACKSPACE)
+    want(page.js("return Object.keys(localStorage).filter(name => name.startsWith('tern.draft.'))") == [], "an empty draft is stored")
+    return "two conversations"
+
+
+def lists_and_finds(page: Page) -> str:
+    for text, answer in (("Alpha one", "The needle is here"), ("Beta two", "Nothing"), ("Gamma three", "Nothing")):
+        page.seed(talk(text, answer))
+    listed = page.listed()
+    want(listed[:3] == ["Gamma three", "Beta two", "Alpha one"], f"the conversations listed are {listed}")
+    want(page.text("#chats summary").startswith("Today"), f"the folders are {page.text('#chats summary')!r}")
+    page.find("#search").send_keys("NEEDLE")
+    page.until(lambda: page.listed() == ["Alpha one"], f"a search in the messages finds {page.listed()}")
+    want(page.text(".found mark") == "needle", f"the found words are {page.text('.found')!r}")
+    page.click(".found")
+    page.until(lambda: page.texts() == ["Alpha one", "The needle is here"], "the found message is shown")
+    page.find("#search").send_keys(Keys.ESCAPE)
+    page.until(lambda: len(page.listed()) >= 3, "Escape ends the search")
+    page.find("#search").send_keys("no such words")
+    page.until(lambda: page.listed() == [] and page.find("#no-chats").is_displayed(), "nothing found is said")
+    page.find("#search").send_keys(Keys.ESCAPE)
+    # rename and pin
+    page.until(lambda: "Beta two" in page.listed(), "all are listed again")
+    more = lambda title: f".chat:has(.open-chat[title='{title}']) .more"
+    page.menu(more("Beta two"), "Rename")
+    field = page.find("dialog.ask input")
+    want(field.get_attribute("value") == "Beta two", "the field of a new name is empty")
+    field.send_keys(Keys.CONTROL, "a", Keys.NULL, "Second letter", Keys.ENTER)
+    page.until(lambda: "Second letter" in page.listed(), f"the renamed conversation is listed: {page.listed()}")
+    page.menu(more("Second letter"), "Pin")
+    page.until(lambda: page.listed()[0] == "Second letter", "a pinned conversation is first")
+    want(page.text("#chats summary").startswith("Pinned"), "pinned conversations have no folder")
+    page.picture("conversations")
+    page.reload()
+    want(page.listed()[0] == "Second letter", "after a reload the pin or the name is gone")
+    # delete with undo
+    page.open_chat("Gamma three")
+    count = len(page.listed())
+    page.menu(more("Gamma three"), "Delete")
+    page.until(lambda: "Gamma three" not in page.listed() and page.texts() == [], "a deleted conversation is gone")
+    page.click(".toast .plain")
+    page.until(lambda: page.texts() == ["Gamma three", "Nothing"], "an undo brings the conversation back")
+    want(len(page.listed()) == count, f"after the undo {len(page.listed())} conversations are listed, were {count}")
+    page.menu(more("Gamma three"), "Delete")
+    page.until(lambda: "Gamma three" not in page.listed(), "it can be deleted again")
+    page.reload()
+    want("Gamma three" not in page.listed(), "a deleted conversation is listed after a reload")
+    return f"{count} conversations"
+
+
+def folders_by_date(page: Page) -> str:
+    days = {"Today": 0, "Yesterday": 1, "Last 7 days": 4, "Last 30 days": 20, "month": 100}
+    page.run(
+        """const { store } = await page("store.js");
+        for (const [name, days] of Object.entries(args[0])) {
+          const id = `date-${days}`, at = new Date().setHours(0, 0, 0, 1) - days * 86400000;
+          await store.putAll({ id, title: `Of ${name}`, pinned: false, created: at, updated: at, leaf: `${id}-m`, settings: {} },
+            [{ id: `${id}-m`, conversation: id, parent: "", role: "user", content: "x", at, rev: "r" }]);
+        }""",
+        days,
+    )
+    page.open()
+    found = dict(page.js("return all('#chats li').map(node => [node.querySelector('.open-chat').textContent, node.closest('details').dataset.folder])"))
+    for name in list(days)[:4]:
+        want(found[f"Of {name}"] == name, f"a conversation of {name} is in {found[f'Of {name}']!r}")
+    want(any(char.isdigit() for char in found["Of month"]), f"an old conversation is in {found['Of month']!r}")
+    page.run("const { store } = await page('store.js'); for (const days of args[0]) await store.remove(`date-${days}`);", list(days.values()))
+    return ", ".join(days)
+
+
+def exports_and_imports(page: Page) -> str:
+    page.seed([*talk("To keep", "**Bold** answer"), *talk("And more", "`code`")])
+    page.js(CATCH_FILES)
+    more = ".chat:has([aria-current]) .more"
+    page.menu(more, "Export as Markdown")
+    markdown = page.until(lambda: page.js("return saved[0]"), "the Markdown is saved")
+    want(markdown.startswith("# To keep\n") and "**Bold** answer" in markdown and "## You" in markdown, f"the Markdown is {markdown!r}")
+    page.menu(more, "Export as JSON")
+    exported = json.loads(page.until(lambda: page.js("return saved[1]"), "the JSON is saved"))
+    want(len(exported["conversations"]) == 1 and len(exported["conversations"][0]["messages"]) == 4, f"the JSON is {exported}")
+    page.menu("#list-menu", "Export all")
+    everything = json.loads(page.until(lambda: page.js("return saved[2]"), "all conversations are saved"))
+    want(len(everything["conversations"]) == len(page.listed()), "not all conversations are exported")
+    before = page.listed()
+    give = """const transfer = new DataTransfer();
+      transfer.items.add(new File([arguments[0]], "c.json", { type: "application/json" }));
+      byId("import-input").files = transfer.files;
+      byId("import-input").dispatchEvent(new Event("change"));"""
+    page.js(give, json.dumps(exported))
+    page.until(lambda: len(page.listed()) == len(before) + 1, "the imported conversation is listed")
+    page.until(lambda: page.count(".message") == 4, "the imported conversation is shown")
+    want(page.listed().count("To keep") == before.count("To keep") + 1, "an import replaced a conversation")
+    attack = {"role": "assistant", "id": "m", "parent": "m", "content": 7, "calls": "x", "stats": [], "attachments": [{"kind": "image", "url": "https://evil.test/x.png"}]}
+    for text, words in (
+        ("nonsense", "not JSON"),
+        ('{"format": "other"}', "no exported conversations"),
+        (json.dumps({**exported, "version": 99}), "newer version"),
+        (json.dumps({**exported, "conversations": [{"id": {}, "title": 5, "leaf": "m", "settings": {"values": 3}, "messages": [attack, None]}]}), "imported: 1"),
+    ):
+        page.js(give, text)
+        page.until(lambda words=words: words in page.toasts(), f"an import of {text[:60]} says {words!r}: {page.toasts()!r}")
+    page.until(lambda: page.count(".message"), "a hostile import is shown")
+    want(page.count("#conversation img") == 0, "an imported picture asks another host")
+    page.js("all('.toast button[aria-label=Close]').forEach(node => node.click())")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(markdown)} characters of Markdown, {len(everything['conversations'])} conversations"
+
+
+def tabs_do_not_lose_chats(page: Page) -> str:
+    first = page.driver.current_window_handle
+    page.seed(talk("Of the first tab"))
+    address = page.driver.current_url
+    second = page.new_tab()
+    want(page.texts() == [], "a new tab shows another tab's conversation")
+    page.driver.get(address)
+    page.ready()
+    page.settings(p_max_tokens="8", p_temperature="0")
+    page.ask("A turn in the second tab")
+    shared = page.texts()
+    page.to_tab(first)
+    page.until(lambda: page.texts() == shared, "a conversation that continues in another tab is shown as it is now")
+    # both tabs continue at the same place at the same time: two branches, and neither is lost
+    send = "byId('input').value = arguments[0]; byId('input').dispatchEvent(new Event('input')); byId('send').click();"
+    page.js(send, "Both, first")
+    page.to_tab(second)
+    page.run("const { app } = await page('app.js'); app.chat.record.leaf = [...app.chat.tree.messages.values()].find(one => one.content === args[0])?.parent ?? app.chat.record.leaf;", "Both, first")
+    page.js(send, "Both, second")
+    page.settled()
+    page.to_tab(first)
+    page.settled()
+    page.reload()
+    counted = page.run(
+        """const { store } = await page("store.js");
+        const { app } = await page("app.js");
+        return (await store.messages(app.chat.id)).filter(({ role }) => role === "user").map(({ content }) => content);"""
+    )
+    for text in ("Of the first tab", "A turn in the second tab", "Both, first", "Both, second"):
+        want(text in counted, f"{text!r} is gone: {counted}")
+    # what one tab changes under another: a record that was written since it was read is kept beside the new one
+    kept = page.run(
+        """const { store } = await page("store.js");
+        const { app } = await page("app.js");
+        const mine = { ...app.chat.last }, theirs = { ...app.chat.last, content: "Written by another tab" };
+        await store.putMessage(theirs, app.chat.record);
+        await store.putMessage({ ...mine, content: "Written by this tab" }, app.chat.record);
+        return (await store.messages(app.chat.id)).map(({ content }) => content);"""
+    )
+    want("Written by another tab" in kept and "Written by this tab" in kept, f"one tab overwrote the other: {kept}")
+    # a conversation that another tab deletes during an answer is stored again
+    page.to_tab(second)
+    page.driver.close()
+    page.to_tab(first)
+    return f"{len(counted)} questions of two tabs"
+
+
+def migrates(page: Page) -> str:
+    """What earlier versions stored: two keys, then one key per chat, then the first version of the database."""
+    talk_of = lambda text: json.dumps(talk(text))
+    page.js(
+        """const chat = text => ({ at: 1700000000000, version: "x", messages: JSON.parse(text) });
+        localStorage.setItem("tern.chat", JSON.stringify({ messages: JSON.parse(arguments[0]), previous: JSON.parse(arguments[1]) }));
+        localStorage.setItem("tern.chat.abc", JSON.stringify(chat(arguments[2])));
+        localStorage.setItem("tern.draft.abc", JSON.stringify("its draft"));
+        localStorage.setItem("tern.settings", JSON.stringify({ system: "Old prompt", temperature: "0.5", top_p: "" }));""",
+        talk_of("Kept before"), talk_of("Put away before"), talk_of("Of the third version"),
+    )  # fmt: skip
+    page.open()
+    listed = page.listed()
+    want({"Kept before", "Put away before", "Of the third version"} <= set(listed), f"the conversations listed are {listed}")
+    want(page.js("return Object.keys(localStorage).filter(name => name.startsWith('tern.chat'))") == [], "the old keys remain")
+    page.open_chat("Of the third version")
+    page.until(lambda: page.find("#input").get_attribute("value") == "its draft", "its draft is gone")
+    page.find("#input").clear()
+    page.find("#input").send_keys("x", Keys.BACKSPACE)
+    page.new_chat()
+    page.click("#open-settings")
+    found = page.find("#system").get_attribute("value"), page.find("#p-temperature").get_attribute("value")
+    want(found == ("Old prompt", "0.5"), f"the old settings are {found}")
+    page.click("#close-settings")
+    page.js("localStorage.removeItem('tern.settings')")
+    # a database of version 1, from a page without presets
+    page.driver.get(page.address + "health")
+    page.driver.execute_async_script(
+        """const done = arguments[0];
+        indexedDB.deleteDatabase("tern").onsuccess = () => {
+          const request = indexedDB.open("tern", 1);
+          request.onupgradeneeded = () => {
+            const db = request.result;
+            db.createObjectStore("conversations", { keyPath: "id" }).put({ id: "one", title: "", updated: 1, created: 1, leaf: "m" });
+            db.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+            request.transaction.objectStore("messages").put({ id: "m", conversation: "one", parent: "", role: "user", content: "Version one", at: 1, rev: "r" });
+          };
+          request.onsuccess = () => { request.result.close(); done(); };
+        };"""
+    )
+    page.open()
+    want(page.listed() == ["Version one"], f"after the migration the conversations are {page.listed()}")
+    stores = page.run("const db = await new Promise(resolve => { const r = indexedDB.open('tern'); r.onsuccess = () => resolve(r.result); }); const names = [...db.objectStoreNames]; db.close(); return names;")
+    want("presets" in stores and "drafts" in stores, f"after the migration the stores are {stores}")
+    return "three formats of localStorage, one of the database"
