@@ -69,7 +69,7 @@ pub(crate) fn batch(args: &BatchArgs) -> CliResult<()> {
             let _ = stop.send(BatchStop::Now);
             std::future::pending::<()>().await; // the sender lives as long as the batch
         });
-        batch.run(&server.for_batch(), in_flight, stopped, |counts| progress.at(counts)).await
+        batch.run(&server.batch_routes(), in_flight, stopped, |counts| progress.at(counts)).await
     });
     progress.end();
     runtime.shutdown_background();

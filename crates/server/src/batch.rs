@@ -10,10 +10,12 @@ mod error;
 mod journal;
 mod line;
 mod lines;
+mod routes;
 mod run;
 
 pub use check::BatchRules;
 pub use error::{BatchError, LineError};
+pub use routes::BatchRoutes;
 pub use run::{BatchCounts, BatchStop};
 
 pub(crate) use line::ENDPOINTS;
@@ -25,7 +27,6 @@ use tokio::sync::watch;
 use self::check::Checked;
 use self::journal::Journal;
 use self::lines::Lines;
-use crate::in_process::InProcess;
 
 /// The files of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Batch {
     /// continues after it.
     pub async fn run(
         &mut self,
-        server: &InProcess,
+        server: &BatchRoutes,
         in_flight: usize,
         stop: watch::Receiver<BatchStop>,
         progress: impl FnMut(BatchCounts),

@@ -117,8 +117,8 @@ fn answering() -> Router<Arc<App>> {
     all_routes().fallback(unknown).method_not_allowed_fallback(wrong_method)
 }
 
-/// The routes for requests of this process, which come from no connection.
-pub(crate) fn in_process(app: &Arc<App>) -> Router {
+/// The routes for the lines of batches, which come from no connection.
+pub(crate) fn for_batches(app: &Arc<App>) -> Router {
     answering()
         .layer(from_fn(error_shape::layer))
         .layer(from_fn_with_state(Arc::clone(app), access::layer))

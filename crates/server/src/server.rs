@@ -9,14 +9,13 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::batch::BatchRoutes;
 use crate::batches::Batches;
 use crate::file_store::FileStore;
 use crate::http::auth::Key;
 use crate::http::connection;
 use crate::http::connection_slots::ConnectionSlots;
 use crate::http::hosts::Hosts;
-use crate::http::request_log::Sender;
-use crate::in_process::InProcess;
 use crate::models::registry::Registry;
 use crate::state::{App, Loader, Stop};
 use crate::{Config, KeepModels, Library, ServeError, routes};
@@ -72,14 +71,9 @@ impl Server {
         Loader::new(Arc::clone(&self.app))
     }
 
-    /// The routes for requests of this process, as those of connections without a key.
-    pub fn in_process(&self) -> InProcess {
-        InProcess::new(&self.app, Sender { key: Key::NONE, batch: false })
-    }
-
     /// The routes for the lines of a batch.
-    pub fn for_batch(&self) -> InProcess {
-        InProcess::of_batch(&self.app, Key::NONE)
+    pub fn batch_routes(&self) -> BatchRoutes {
+        BatchRoutes::new(&self.app, Key::NONE)
     }
 
     /// Serves until `shutdown` completes, lets running requests finish within

@@ -12,8 +12,8 @@ use super::check::{Checked, IdDigest};
 use super::error::BatchError;
 use super::line::{RESULT_START, answered, unanswered};
 use super::lines::Lines;
+use super::routes::Reply;
 use super::run::BatchCounts;
-use crate::in_process::Reply;
 
 /// Maximum bytes of a result that is read back.
 const MAX_RESULT: usize = 1 << 30;

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use super::check::BatchRules;
 use super::error::LineError;
 use super::lines::Text;
+use super::routes::Reply;
 use crate::http::error::describe;
 use crate::ids;
-use crate::in_process::Reply;
 use crate::request::json::{JsonError, MAX_VALUES, Values};
 
 /// The routes that lines may name.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use axum::body::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -14,7 +15,7 @@ use super::error::BatchError;
 use super::journal::Journal;
 use super::line::BatchLine;
 use super::lines::Lines;
-use crate::in_process::{InProcess, Reply};
+use super::routes::{BatchRoutes, Reply};
 
 /// Lines between the first unanswered one and the last one in flight, per line in flight.
 const AHEAD: usize = 8;
@@ -87,7 +88,7 @@ pub(super) struct Run<'a, P> {
     pub(super) journal: &'a mut Journal,
     pub(super) total: usize,
     pub(super) rules: &'a BatchRules,
-    pub(super) server: &'a InProcess,
+    pub(super) server: &'a BatchRoutes,
     pub(super) in_flight: usize,
     pub(super) stop: watch::Receiver<BatchStop>,
     pub(super) progress: P,
@@ -128,7 +129,7 @@ impl<P: FnMut(BatchCounts)> Run<'_, P> {
                     None => ended = true,
                     Some(BatchLine { custom_id, url, body }) => {
                         let number = window.start(custom_id);
-                        let (server, body) = (self.server.clone(), Value::Object(body).to_string());
+                        let (server, body) = (self.server.clone(), Value::Object(body).to_string().into());
                         tasks.spawn(async move { (number, answer(&server, url, body).await) });
                     }
                 }
@@ -240,7 +241,7 @@ fn verdict(reply: &Reply) -> Verdict {
 }
 
 /// Sends a request until its reply is the result of the line.
-async fn answer(server: &InProcess, url: &str, body: String) -> Result<Reply, BatchError> {
+async fn answer(server: &BatchRoutes, url: &'static str, body: Bytes) -> Result<Reply, BatchError> {
     let (mut delay, mut refused, mut engines) = (RETRY.0, None, 0);
     loop {
         let reply = server.post(url, body.clone()).await;

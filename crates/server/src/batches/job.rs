@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -12,10 +12,10 @@ use tokio::time::{sleep, timeout};
 
 use super::Batches;
 use super::record::{BatchRecord, Status, line_error};
+use crate::batch::BatchRoutes;
 use crate::batch::{Batch, BatchCounts, BatchError, BatchFiles, BatchRules, BatchStop, ENDPOINTS};
 use crate::file_store::{FileRecord, expiry, file_id};
 use crate::http::auth::Key;
-use crate::in_process::InProcess;
 use crate::request::prompt::now;
 use crate::state::{App, Stop};
 
@@ -23,8 +23,6 @@ use crate::state::{App, Stop};
 const MAX_LINES: usize = 50_000;
 /// Lines in flight before a model is loaded.
 const IN_FLIGHT: usize = 32;
-/// Time between two counts that clients see.
-const COUNTED: Duration = Duration::from_millis(200);
 /// Time until a disk that refused something is tried again.
 const RETRY: Duration = Duration::from_secs(20);
 
@@ -127,16 +125,10 @@ impl Job<'_> {
     /// Answers the lines until the batch is complete, cancelled or expired, or the server stops.
     fn answer(&self, batch: &mut Batch) -> Result<BatchCounts, BatchError> {
         let key = Key::from_digits(&self.record.owner).unwrap_or(Key::NONE);
-        let server = InProcess::of_batch(self.app, key);
+        let server = BatchRoutes::new(self.app, key);
         let loaded = self.app.registry.loaded();
         let in_flight = loaded.iter().map(|served| served.model.handle().limits().max_seqs).max();
-        let mut counted = Instant::now();
-        let progress = |counts| {
-            if counted.elapsed() >= COUNTED {
-                counted = Instant::now();
-                self.count(counts);
-            }
-        };
+        let progress = |counts| self.count(counts);
         let stop = |how: BatchStop| {
             self.stop.send_if_modified(|stop| {
                 how > *stop && {
