@@ -51,7 +51,7 @@ pub(crate) fn batch(args: &BatchArgs) -> CliResult<()> {
     let in_flight = args.engine.max_num_seqs + args.engine.max_num_seqs / 4 + 1;
     let options = LoadOptions {
         max_waiting: in_flight.saturating_mul(2),
-        step_millis: 0, // nobody waits for a single token
+        step_millis: 0, // the throughput counts, not the latency of a token
         ..model::load_options(&args.engine)
     };
     let served = model::load(&args.engine, &options, &target, names)?;

@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(args.engine.model.model, ["c.gguf"]);
         let args::Command::Run(args) = parsed(&file, &["run", "x"]) else { panic!() };
         assert_eq!(
-            (args.engine.model.threads, args.engine.model.model),
+            (args.model.threads, args.model.model),
             (Some(3), vec!["a.gguf".to_string()])
         );
     }

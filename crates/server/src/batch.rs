@@ -1,5 +1,5 @@
-//! Batches: files with one request per line, answered by the routes of a server into files with one result per
-//! line, in the shape of OpenAI's batches. `tern batch` and `/v1/batches` both run [`Batch`].
+//! Batches: files with one request per line, answered by the routes of a server into files with one result
+//! per line, in the shape of OpenAI's batches. `tern batch` and `/v1/batches` both run [`Batch`].
 //!
 //! A batch reads its input twice. The first pass checks every line before any work starts. The second one
 //! answers the lines, several at once, and appends each result as soon as all earlier ones are written: the
@@ -48,7 +48,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Checks the input, and finds what an earlier run has answered. Nothing is written before the first result.
+    /// Checks the input, and finds what an earlier run has answered.
     pub fn open(files: BatchFiles, rules: BatchRules) -> Result<Batch, BatchError> {
         let checked = check::check(Lines::open(&files.input, rules.max_line_bytes)?, &rules)?;
         let journal = Journal::open(&files, &checked)?;
@@ -65,9 +65,9 @@ impl Batch {
         BatchCounts { total: self.checked.ids.len(), ..self.journal.counts }
     }
 
-    /// Answers the lines that are not answered yet, `in_flight` at once, and reports each result. Returns what
-    /// is answered, which is not all if `stop` said so. A failure leaves what is written, and another run
-    /// continues after it.
+    /// Answers the lines that are not answered yet, `in_flight` at once, and reports each result. Returns
+    /// what is answered, which is not all if `stop` said so. A failure leaves what is written, and another
+    /// run continues after it.
     pub async fn run(
         &mut self,
         server: &BatchRoutes,

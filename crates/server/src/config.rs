@@ -17,7 +17,8 @@ pub struct Config {
     pub api_keys: Vec<String>,
     /// Whether requests may download and delete models; they also may if there are keys.
     pub manage_models: bool,
-    /// Whether `/ready` and `/metrics` need no key, as `/health` never does: schedulers of clusters send none.
+    /// Whether `/ready` and `/metrics` need no key, as `/health` never does: schedulers of clusters send
+    /// none.
     pub open_monitoring: bool,
     /// Origins whose pages may call the server from a browser; `*` allows all.
     pub cors_origins: Vec<String>,

@@ -1,7 +1,7 @@
 //! The files of `/v1/files`: a folder with the contents and a record of each, which belong to API keys.
 //!
-//! Names on disk are made from random ids, never from what a client sends: a client's id is looked up among the
-//! records, and its file name is only a text in one.
+//! Names on disk are made from random ids, never from what a client sends: a client's id is looked up among
+//! the records, and its file name is only a text in one.
 
 mod private;
 mod record;

@@ -17,8 +17,8 @@ pub(crate) struct BatchArgs {
     /// "body": {...}}
     #[arg(value_name = "IN")]
     pub(crate) input: PathBuf,
-    /// File that gets a result per line, in the order of the requests; if it has some already, only the others
-    /// are answered
+    /// File that gets a result per line, in the order of the requests; if it has some already, only the
+    /// others are answered
     #[arg(value_name = "OUT")]
     pub(crate) output: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The second pass over the input of a batch: requests in flight, and their results in the order of the lines.
+//! The second pass over the input of a batch: requests in flight, and their results in order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -145,7 +145,7 @@ impl<P: FnMut(BatchCounts)> Run<'_, P> {
                 }
                 changed = self.stop.changed() => {
                     if changed.is_err() {
-                        break; // whoever could stop it is gone
+                        break; // nothing can stop it any more
                     }
                 }
             }

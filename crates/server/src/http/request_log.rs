@@ -13,13 +13,13 @@ const BATCH_PRIORITY: i32 = 1000;
 pub(crate) struct Sender {
     /// The API key, accepted or not.
     pub(crate) key: Key,
-    /// It is a line of a batch: requests of connections are scheduled first, and it has no deadline of its own.
+    /// It is a line of a batch: requests of connections are scheduled first, and it has no deadline.
     pub(crate) batch: bool,
 }
 
 impl Sender {
-    /// A number for the client, by which the engine shares its work. The batches of a key are a client of
-    /// their own: requests of its connections preempt them.
+    /// A number for the client, by which the engine shares its work. The batches of a key are a separate
+    /// client: requests of its connections preempt them.
     pub(crate) fn number(&self) -> u64 {
         if self.batch { !self.key.number() } else { self.key.number() }
     }

@@ -1,5 +1,5 @@
-//! The adapters that requests use and wait for, which routers of clusters read: a request goes where its adapter
-//! is in use already.
+//! The adapters that requests use and wait for, which routers of clusters read: a request goes where its
+//! adapter is in use already.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -30,7 +30,7 @@ impl Query {
     }
 }
 
-/// Which part of a list is wanted.
+/// Which part of a list is requested.
 pub(super) struct Page {
     limit: usize,
     /// The id before the first entry.
