@@ -1,8 +1,10 @@
 //! The command line of `tern`: its commands, and the flags that they share.
 
+mod batch;
 mod bench;
 mod bench_serve;
 mod doctor;
+mod engine;
 pub(crate) mod habits;
 mod models;
 pub(crate) mod sampling;
@@ -18,14 +20,16 @@ use clap_complete::Shell;
 use tern::formats::quantize::{Keep, Recipe};
 use tern::{AdapterFile, DRAFT_MAX, Device, ExpertPlacement, Speculation};
 
+pub(crate) use self::batch::BatchArgs;
 pub(crate) use self::bench::{
     BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchSpeculateArgs, BenchTurnsArgs, BenchWhat,
 };
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
+pub(crate) use self::engine::{EngineArgs, UnknownArg};
 pub(crate) use self::models::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs};
 pub(crate) use self::sampling::{BreakerArgs, ParameterArgs, SamplingArgs};
-pub(crate) use self::serve::{LogArgs, LogFormat, ServeArgs, UnknownArg};
+pub(crate) use self::serve::{LogArgs, LogFormat, ServeArgs};
 pub(crate) use self::texts::{BenchEmbedArgs, EmbedArgs, RerankArgs};
 use self::values::positive;
 pub(crate) use self::values::{MaxTokens, Seed};
@@ -53,6 +57,8 @@ pub(crate) enum Command {
     Chat(ChatArgs),
     /// Serve a model over the OpenAI API, with a chat page
     Serve(Box<ServeArgs>),
+    /// Answer a file of requests, one per line, as a server would; continues where an earlier run ended
+    Batch(Box<BatchArgs>),
     /// Monitor a running server
     Top(TopArgs),
     /// Show the contents of a model file and the memory it needs

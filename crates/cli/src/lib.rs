@@ -13,6 +13,7 @@ macro_rules! eprintln {
 
 mod api;
 mod args;
+mod batch;
 mod bench;
 mod chat;
 mod command_line;
@@ -80,8 +81,12 @@ fn dispatch(cli: Cli) -> CliResult<()> {
             chat::chat(&args)
         }
         Command::Serve(mut args) => {
-            args.model.model.extend(args.name.take());
+            args.engine.model.model.extend(args.name.take());
             serve::serve(*args)
+        }
+        Command::Batch(args) => {
+            args.engine.model.check_one()?;
+            batch::batch(&args)
         }
         Command::Top(args) => top::top(&args),
         Command::Inspect(args) => files::inspect::inspect(&args),

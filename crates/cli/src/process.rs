@@ -4,5 +4,6 @@ pub(crate) mod bus_error;
 pub(crate) mod folders;
 pub(crate) mod limits;
 pub(crate) mod out_of_memory;
+pub(crate) mod signals;
 pub(crate) mod stdin;
 pub(crate) mod terminal;

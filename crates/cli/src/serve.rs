@@ -4,70 +4,88 @@ mod catalogue;
 mod default_model;
 mod files;
 mod library;
+pub(crate) mod model;
 mod offer;
-mod runtime;
+pub(crate) mod runtime;
 mod trace;
 
 use std::net::TcpListener as StdListener;
+use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use tern::text::FillOrder;
-use tern::{AdapterScales, Context, KvMemory, LoadOptions, Model, PartialSampling, Sampling, units};
-use tern_server::{Config, DefaultAdapters, KeepModels, ServedModel, Server, UnknownParameters};
+use tern::LoadOptions;
+use tern_server::{Config, FileLimits, FileStore, KeepModels, ServedModel, Server};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use self::library::LocalLibrary;
-use crate::args::{ServeArgs, UnknownArg};
+use crate::args::ServeArgs;
 use crate::error::{CliError, CliResult};
-use crate::process::limits;
+use crate::process::{limits, signals};
 
 /// How long blocking work may delay the exit of the process.
 const BLOCKING_GRACE: Duration = Duration::from_secs(1);
 
 pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
     limits::return_freed_memory();
-    if args.models.is_none() && args.model.model.is_empty() && args.model.hf.is_none() {
+    if args.models.is_none() && args.engine.model.model.is_empty() && args.engine.model.hf.is_none() {
         offer::chat_model(&args)?;
     }
     let library = LocalLibrary::of(&args)?;
-    if library.is_some() && !args.model.lora.is_empty() {
+    if library.is_some() && !args.engine.model.lora.is_empty() {
         return Err(CliError::message("--lora: requires one model (-m)"));
     }
     let keys = api_keys(&args)?;
-    args.sampling.0.check()?;
+    args.engine.sampling.0.check()?;
     // a file that is missing fails before anything listens
-    args.model.model.iter().try_for_each(|name| tern::hub::local(name).map(|_| ()))?;
+    args.engine.model.model.iter().try_for_each(|name| tern::hub::local(name).map(|_| ()))?;
+    let open = |folder: &PathBuf| {
+        let failed = |error| CliError::message(format!("--files {}: {error}", folder.display()));
+        FileStore::open(folder, file_limits(&args)).map_err(failed)
+    };
+    let files = args.files.as_ref().map(open).transpose()?;
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
     let address = listener.local_addr().map_or(address, |a| a.to_string());
-    if !args.model.quiet {
+    if !args.engine.model.quiet {
         eprintln!("tern: listening on http://{address} (chat page at /, API under /v1)");
         if keys.is_empty() && !listener.local_addr().is_ok_and(|a| a.ip().is_loopback()) {
             eprintln!("tern: anyone who can reach {address} may use it; set --api-key to require a key");
         }
     }
-    let (config, quiet) = (config(&args, keys), args.model.quiet);
+    let (config, quiet) = (config(&args, keys), args.engine.model.quiet);
+    let with_files = |server: Server| match files {
+        Some(files) => {
+            server.with_files(files).map_err(|error| CliError::message(format!("--files: {error}")))
+        }
+        None => Ok(server),
+    };
     let ended = match library {
         Some(library) => {
             if !quiet {
                 offer::say(&library);
             }
-            serve_library(Server::of_library(config, library, keep(&args)), listener, quiet)
+            serve_library(with_files(Server::of_library(config, library, keep(&args)))?, listener, quiet)
         }
-        None => serve_on(Server::new(config), listener, quiet, move || {
-            let target = args.model.name("smollm2");
-            let names = match args.served_model_name.as_slice() {
-                [] => vec![short_name(target)],
+        None => serve_on(with_files(Server::new(config))?, listener, quiet, move || {
+            let target = args.engine.model.name("smollm2");
+            let names = match args.engine.served_model_name.as_slice() {
+                [] => vec![model::short_name(target)],
                 names => names.to_vec(),
             };
-            load(&args, target, names)
+            model::load(&args.engine, &load_options(&args), target, names)
         }),
     };
     drop(tracing);
     ended
+}
+
+/// How much each API key may store.
+fn file_limits(args: &ServeArgs) -> FileLimits {
+    let defaults = FileLimits::default();
+    let gib = |gib: usize| (gib as u64).saturating_mul(1 << 30);
+    FileLimits { max_bytes: args.max_files.map_or(defaults.max_bytes, gib), ..defaults }
 }
 
 /// How the models of a library are kept.
@@ -122,20 +140,12 @@ fn bind(host: &str, port: u16) -> CliResult<StdListener> {
     Ok(listener)
 }
 
-/// The first SIGTERM or Ctrl-C; a second one ends the process at once.
+/// The signal that ends the server after its running requests.
 async fn stop_signal(quiet: bool) {
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
-        return std::future::pending().await; // without handlers the signals end the process
-    };
-    tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
+    signals::stop().await;
     if !quiet {
         eprintln!("tern: finishing running requests; press Ctrl-C again to stop immediately");
     }
-    tokio::spawn(async move {
-        tokio::select! { _ = term.recv() => {}, _ = int.recv() => {} }
-        std::process::exit(130);
-    });
 }
 
 /// Keys from the flags, the file and the environment.
@@ -161,28 +171,20 @@ fn api_keys(args: &ServeArgs) -> CliResult<Vec<String>> {
     Ok(keys)
 }
 
-fn mebibytes(count: usize) -> usize {
-    count.saturating_mul(1 << 20)
-}
-
 fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
-    let defaults = Config::default();
+    let defaults = model::config(&args.engine);
     Config {
         api_keys,
         manage_models: args.manage_models,
+        open_monitoring: args.open_monitoring,
         cors_origins: args.cors_origin.clone(),
         allowed_hosts: args.allowed_host.clone(),
         request_timeout: args.request_timeout.map(Duration::from_secs),
         drain_timeout: Duration::from_secs(args.drain_timeout),
         stall_timeout: Duration::from_secs(args.stall_timeout),
-        max_body: args.max_body.map_or(defaults.max_body, mebibytes),
-        max_bodies: args.max_bodies.map_or(defaults.max_bodies, mebibytes),
+        max_body: args.max_body.map_or(defaults.max_body, model::mebibytes),
+        max_bodies: args.max_bodies.map_or(defaults.max_bodies, model::mebibytes),
         max_connections: limits::raise_open_files(args.max_connections.unwrap_or(defaults.max_connections)),
-        unknown_parameters: match args.unknown_parameters {
-            UnknownArg::Refuse => UnknownParameters::Refuse,
-            UnknownArg::Ignore => UnknownParameters::Ignore,
-        },
-        fill_order: if args.spm_infill { FillOrder::SuffixFirst } else { FillOrder::PrefixFirst },
         max_connections_per_peer: args.max_connections_per_peer.unwrap_or(defaults.max_connections_per_peer),
         ..defaults
     }
@@ -191,65 +193,9 @@ fn config(args: &ServeArgs, api_keys: Vec<String>) -> Config {
 /// The flags as load options.
 fn load_options(args: &ServeArgs) -> LoadOptions {
     LoadOptions {
-        max_seqs: args.max_num_seqs,
         max_waiting: args.max_queue,
-        kv_memory: args.kv_pages.map_or(KvMemory::Auto, KvMemory::Pages),
-        state_cache: args.state_cache.map(|mib| mebibytes(mib) as u64),
-        step_tokens: args.max_batch_tokens,
         step_millis: args.step_millis,
-        pooling: args.pooling,
-        ..args.model.options(Context::TRAINED)
-    }
-}
-
-/// Loads a model under these names.
-fn load(args: &ServeArgs, target: &str, names: Vec<String>) -> CliResult<ServedModel> {
-    let options = load_options(args);
-    if let Some(adapter) = args.model.lora.iter().find(|adapter| names.contains(&adapter.name)) {
-        return Err(CliError::message(format!("--lora {}: the model has this name", adapter.name)));
-    }
-    let model = Model::load_showing(target, &options, &args.model.progress())?;
-    Ok(served(args, model, names, library::digest_of(target)))
-}
-
-/// A loaded model under these names, with the defaults of the flags.
-fn served(args: &ServeArgs, model: Model, names: Vec<String>, digest: String) -> ServedModel {
-    let limits = model.handle().limits();
-    if !args.model.quiet {
-        let capacity = model.handle().capacity();
-        let window = capacity.window.map_or(String::new(), |window| {
-            let tokens = units::thousands((window.pages * capacity.page_len) as u64);
-            format!(" ({tokens} in window layers)")
-        });
-        eprintln!(
-            "tern: {} is ready after {:.1} s: up to {} sequences of {} tokens at once, KV cache of {} tokens{window}",
-            names[0],
-            model.load_time().as_secs_f64(),
-            limits.max_seqs,
-            units::thousands(model.context() as u64),
-            units::thousands(capacity.kv_tokens() as u64),
-        );
-    }
-    let defaults = args.sampling.0.or(model.recommended()).or(PartialSampling::USUAL);
-    let mut defaults = defaults.over(Sampling::default());
-    // also if DRY is off: a request may set its multiplier alone
-    defaults.dry.breakers = model.breakers(args.breakers.texts().iter().map(String::as_str));
-    ServedModel {
-        names,
-        digest,
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
-        defaults,
-        default_adapters: DefaultAdapters::default(),
-        // requests choose theirs
-        model: model.with_adapters(AdapterScales::NONE),
-    }
-}
-
-/// The file name without `.gguf` if the name is a path; other names are unchanged.
-fn short_name(name: &str) -> String {
-    match name.strip_suffix(".gguf") {
-        Some(path) => path.rsplit(['/', '\\']).next().unwrap_or(path).to_string(),
-        None => name.trim_end_matches('/').to_string(),
+        ..model::load_options(&args.engine)
     }
 }
 

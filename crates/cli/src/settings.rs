@@ -274,15 +274,15 @@ mod tests {
         let file = settings(text, None);
         let args = serve(&file, &["serve"]);
         assert_eq!(
-            (args.port, args.model.threads, args.model.model),
+            (args.port, args.engine.model.threads, args.engine.model.model),
             (9000, Some(4), vec!["a.gguf".to_string()])
         );
         assert_eq!(args.api_key, ["x", "y"]);
         let args = serve(&settings(text, Some("b.gguf")), &["serve", "-p", "1", "--api-key", "z"]);
-        assert_eq!((args.port, args.model.model), (1, vec!["b.gguf".to_string()]));
+        assert_eq!((args.port, args.engine.model.model), (1, vec!["b.gguf".to_string()]));
         assert_eq!(args.api_key, ["z"], "a list is replaced, not extended");
         let args = serve(&settings(text, Some("b.gguf")), &["serve", "-m", "c.gguf"]);
-        assert_eq!(args.model.model, ["c.gguf"]);
+        assert_eq!(args.engine.model.model, ["c.gguf"]);
         let args::Command::Run(args) = parsed(&file, &["run", "x"]) else { panic!() };
         assert_eq!((args.model.threads, args.model.model), (Some(3), vec!["a.gguf".to_string()]));
     }
@@ -291,7 +291,7 @@ mod tests {
     fn a_default_model_does_not_exclude_what_replaces_it() {
         let file = settings("model = 'a.gguf'", None);
         for line in [&["serve", "b.gguf"][..], &["serve", "--hf", "o/r"], &["serve", "--models", "folder"]] {
-            assert!(serve(&file, line).model.model.is_empty(), "{line:?}");
+            assert!(serve(&file, line).engine.model.model.is_empty(), "{line:?}");
         }
         let args::Command::Bench(args) = parsed(&file, &["bench", "--synthetic", "tiny-qwen3:q4_0"]) else {
             panic!()

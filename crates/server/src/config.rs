@@ -17,6 +17,9 @@ pub struct Config {
     pub api_keys: Vec<String>,
     /// Whether requests may download and delete models; they also may if there are keys.
     pub manage_models: bool,
+    /// Whether `/ready` and `/metrics` need no key, as `/health` never does: schedulers of clusters send
+    /// none.
+    pub open_monitoring: bool,
     /// Origins whose pages may call the server from a browser; `*` allows all.
     pub cors_origins: Vec<String>,
     /// Host names that requests may use besides `localhost` and addresses; `*` allows all. Names are checked
@@ -96,6 +99,7 @@ impl Default for Config {
         Config {
             api_keys: vec![],
             manage_models: false,
+            open_monitoring: false,
             cors_origins: vec![],
             allowed_hosts: vec![],
             request_timeout: None,

@@ -18,7 +18,7 @@ use self::scoring::{PromptScores, Scoring};
 use self::usage::{CompletionDetails, PromptDetails, Usage};
 use crate::http::error::{ApiError, Result};
 use crate::http::request_log::RequestLog;
-use crate::metrics::Finished;
+use crate::metrics::{AdapterRequest, Finished};
 use crate::models::model::ServedModel;
 use crate::request::clients;
 use crate::request::options::Options;
@@ -66,6 +66,7 @@ pub(crate) struct Generation<'a> {
     /// Guessed tokens of all choices, and those of them that were right.
     drafted_tokens: usize,
     accepted_tokens: usize,
+    adapters: AdapterRequest<'a>,
     log: RequestLog,
     /// Choices that have not ended.
     open: usize,
@@ -85,6 +86,8 @@ pub(crate) struct Started {
     prompt_tokens: usize,
     scored: Scored,
     count: usize,
+    /// Names of the adapters that any of them uses.
+    adapters: Vec<String>,
 }
 
 /// Prompt tokens that are generated, to score them.
@@ -123,12 +126,16 @@ impl Job {
             echoed: if scoring.echoed { scored.iter().sum() } else { 0 },
         };
         for request in &mut requests {
-            request.client = clients::client(scope.log.key.number(), clients::user(user.as_deref()));
+            request.client = clients::client(scope.log.sender.number(), clients::user(user.as_deref()));
+            request.priority = scope.log.sender.priority(request.priority);
         }
+        let uses = |adapter| requests.iter().any(|request| request.adapters.scale(adapter) != 0.0);
+        let adapters = scope.served.model.adapters().iter().enumerate().filter(|(at, _)| uses(*at));
+        let adapters = adapters.map(|(_, file)| file.name.clone()).collect();
         let streams = ChoiceStreams::start(scope.served.model.handle(), requests, n);
         let streams = streams.map_err(|error| scope.app.refusal(error))?;
         let n = n.max(1);
-        Ok(Started { streams, reading, report, prompts, n, prompt_tokens, scored, count })
+        Ok(Started { streams, reading, report, prompts, n, prompt_tokens, scored, count, adapters })
     }
 }
 
@@ -139,7 +146,7 @@ impl Started {
         let answer = |_| AnswerReader::new(served.model.tokenizer(), &self.reading);
         let answers: std::result::Result<Vec<_>, _> = (0..self.count).map(answer).collect();
         let answers = answers.map_err(|error| ApiError::bad("stop", error.to_string()))?;
-        let deadline = app.config.request_timeout.map(|timeout| log.start + timeout);
+        let deadline = log.deadline(app.config.request_timeout);
         let deadline = async move {
             match deadline {
                 Some(at) => sleep_until(at.into()).await,
@@ -161,6 +168,7 @@ impl Started {
             cached_tokens: 0,
             drafted_tokens: 0,
             accepted_tokens: 0,
+            adapters: app.metrics.adapters(served.id(), self.adapters),
             log: log.clone(),
             open: self.count,
             reason: "abort",
@@ -240,6 +248,7 @@ impl Generation<'_> {
 
     fn begin(&mut self, at: usize, cached: usize) {
         self.app.metrics.queued(self.served.id(), self.started.elapsed());
+        self.adapters.run();
         // the other choices of a prompt find it in the cache because the first one put it there
         if at.is_multiple_of(self.n) {
             self.cached_tokens += cached;

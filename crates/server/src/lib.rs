@@ -6,12 +6,15 @@
 //! a blocking thread (`routes`, `request`), and its answer is followed token by token (`generation`).
 //! [`InProcess`] has the same routes without a network.
 //!
-//! What is deliberately absent: the crate names no device and no file, reads no flag or environment variable,
-//! and has no global state.
+//! What is deliberately absent: the crate names no device and no model file, reads no flag or environment
+//! variable, and has no global state. The only files that it writes are those of [`FileStore`] and [`Batch`].
 
+mod batch;
+mod batches;
 mod clock;
 mod config;
 mod failure;
+mod file_store;
 mod generation;
 mod http;
 mod ids;
@@ -24,8 +27,10 @@ mod routes;
 mod server;
 mod state;
 
+pub use batch::{Batch, BatchCounts, BatchError, BatchFiles, BatchRoutes, BatchRules, BatchStop, LineError};
 pub use config::{Config, UnknownParameters};
 pub use failure::ServeError;
+pub use file_store::{FileLimits, FileStore};
 pub use in_process::{InProcess, Reply};
 pub use models::keep::KeepModels;
 pub use models::library::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};

@@ -3,12 +3,17 @@
 //! By hand, because `prometheus-client` writes OpenMetrics only: the families of counters would lose their
 //! `_total`, and the bounds of buckets would have other texts.
 
+mod adapters;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tern::engine::Stats;
+
+pub(crate) use self::adapters::AdapterRequest;
+use self::adapters::AdapterRequests;
 
 /// Histogram bounds, equal to vLLM's except for the shortest times.
 const FIRST_TOKEN: &[f64] = &[
@@ -30,7 +35,10 @@ const TOKENS: &[f64] = &[
 
 /// What the server counts, in addition to the engines' statistics.
 #[derive(Default)]
-pub(crate) struct Metrics(Mutex<Counts>);
+pub(crate) struct Metrics {
+    counts: Mutex<Counts>,
+    adapters: AdapterRequests,
+}
 
 #[derive(Default)]
 struct Counts {
@@ -62,6 +70,10 @@ pub(crate) struct Finished {
 /// The state of the engine when the metrics are read.
 pub(crate) struct Engine {
     pub(crate) stats: Stats,
+    /// Tokens of a KV page.
+    pub(crate) page_len: usize,
+    /// Adapters that are loaded.
+    pub(crate) adapters: usize,
     /// It has not ended and is not stuck.
     pub(crate) up: bool,
     /// Age of the step in flight.
@@ -108,6 +120,11 @@ impl Metrics {
         *self.lock().responses.entry(status).or_default() += 1;
     }
 
+    /// A request that waits, with the adapters of these names.
+    pub(crate) fn adapters(&self, model: &str, names: Vec<String>) -> AdapterRequest<'_> {
+        self.adapters.begin(model, names)
+    }
+
     fn count(&self, model: &str, add: impl FnOnce(&mut Counted)) {
         let mut counts = self.lock();
         if !counts.models.contains_key(model) {
@@ -139,6 +156,7 @@ impl Metrics {
                 page.sample("", &[("model_name", model)], value);
             }
         }
+        self.infos(engines, &mut page);
         if counts.models.is_empty() {
             return page.text;
         }
@@ -157,8 +175,35 @@ impl Metrics {
         page.text
     }
 
+    /// What schedulers of clusters read in labels: the size of the KV cache, and the adapters in use.
+    fn infos(&self, engines: &[(&str, Engine)], page: &mut Page) {
+        if engines.is_empty() {
+            return;
+        }
+        page.family("vllm:cache_config_info", "gauge", "The KV cache: tokens of a page, and pages.");
+        for (model, engine) in engines {
+            let (tokens, pages) = (engine.page_len.to_string(), engine.stats.pages_total.to_string());
+            page.sample("", &[("model_name", model), ("block_size", &tokens), ("num_gpu_blocks", &pages)], 1);
+        }
+        page.family(
+            "vllm:lora_requests_info",
+            "gauge",
+            "Adapters of running and of waiting requests; the value is the time of the last change.",
+        );
+        for (model, engine) in engines {
+            let (most, names) = (engine.adapters.to_string(), self.adapters.names(model));
+            let labels = [
+                ("model_name", *model),
+                ("max_lora", &most),
+                ("running_lora_adapters", &names.running),
+                ("waiting_lora_adapters", &names.waiting),
+            ];
+            page.sample("", &labels, names.changed);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -365,8 +410,15 @@ mod tests {
         let slots = Stats { state_slots_total: 9, state_slots_free: 6, state_snapshots: 5, ..stats };
         let stats = Stats { state_slot_bytes: 1000, snapshots_taken: 70, snapshot_hits: 30, ..slots };
         let step = Duration::from_millis(1500);
-        let text = metrics.text(&[(model, Engine { stats, up: false, step })]);
+        let mut adapted = metrics.adapters(model, vec!["x".into()]);
+        adapted.run();
+        let engine = Engine { stats, page_len: 32, adapters: 2, up: false, step };
+        let text = metrics.text(&[(model, engine)]);
+        let adapters = "vllm:lora_requests_info{model_name=\"a\\\"b\",max_lora=\"2\",running_lora_adapters=\"x\",waiting_lora_adapters=\"\"} ";
+        let changed = text.lines().find_map(|line| line.strip_prefix(adapters)?.parse::<f64>().ok());
+        assert!(changed.is_some_and(|changed| changed > 1e9), "{text}");
         for line in [
+            "vllm:cache_config_info{model_name=\"a\\\"b\",block_size=\"32\",num_gpu_blocks=\"10\"} 1",
             "# TYPE vllm:num_requests_running gauge",
             "vllm:num_requests_running{model_name=\"a\\\"b\"} 2",
             "vllm:kv_cache_usage_perc{model_name=\"a\\\"b\"} 0.6",

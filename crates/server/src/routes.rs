@@ -1,17 +1,20 @@
 //! The routes, and the layers that all of them share.
 
 mod about;
+mod batches;
 mod chat;
 mod cohere;
 mod completions;
 mod deliver;
 mod embeddings;
+mod files;
 mod health;
 mod infill;
 mod messages;
 mod models;
 mod ollama;
 mod page;
+mod pages;
 mod reply_header;
 mod rerank;
 mod responses;
@@ -70,6 +73,15 @@ routes! {
     get "/v1/responses/{id}" => responses::one;
     delete "/v1/responses/{id}" => responses::delete;
     get "/v1/responses/{id}/input_items" => responses::input_items;
+    post "/v1/files" => files::upload;
+    get "/v1/files" => files::list;
+    get "/v1/files/{id}" => files::one;
+    delete "/v1/files/{id}" => files::delete;
+    get "/v1/files/{id}/content" => files::content;
+    post "/v1/batches" => batches::create;
+    get "/v1/batches" => batches::list;
+    get "/v1/batches/{id}" => batches::one;
+    post "/v1/batches/{id}/cancel" => batches::cancel;
     post "/v1/messages" => generating(messages::prepare);
     post "/v1/messages/count_tokens" => messages::count_tokens;
     post "/api/chat" => ollama::chat;
@@ -101,11 +113,22 @@ routes! {
     post "/detokenize" => tokens::detokenize;
 }
 
+/// All routes, and the answers to what is none.
+fn answering() -> Router<Arc<App>> {
+    all_routes().fallback(unknown).method_not_allowed_fallback(wrong_method)
+}
+
+/// The routes for the lines of batches, which come from no connection.
+pub(crate) fn for_batches(app: &Arc<App>) -> Router {
+    answering()
+        .layer(from_fn(error_shape::layer))
+        .layer(from_fn_with_state(Arc::clone(app), access::layer))
+        .with_state(Arc::clone(app))
+}
+
 /// All routes with the layers that they share.
 pub(crate) fn router(app: &Arc<App>, hosts: Hosts) -> Router {
-    all_routes()
-        .fallback(unknown)
-        .method_not_allowed_fallback(wrong_method)
+    answering()
         .layer(from_fn_with_state(Arc::clone(app), gate))
         .layer(from_fn_with_state(Arc::new(hosts), hosts::layer))
         .layer(from_fn(error_shape::layer))
@@ -150,7 +173,7 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
     } else if foreign {
         let message = "origin not allowed: add it to the server's allowed CORS origins";
         ApiError::new(StatusCode::FORBIDDEN, message).code("foreign_origin").into_response()
-    } else if request.uri().path() == "/health" || app.keys.admit(&Key::of(request.headers())) {
+    } else if is_open(&app, request.uri().path()) || app.keys.admit(&Key::of(request.headers())) {
         next.run(request).await
     } else {
         auth::refusal()
@@ -160,6 +183,11 @@ async fn gate(State(app): State<Arc<App>>, request: Request, next: Next) -> Resp
         response.headers_mut().append(header::VARY, HeaderValue::from_static("origin"));
     }
     response
+}
+
+/// Whether a route needs no key.
+fn is_open(app: &App, path: &str) -> bool {
+    path == "/health" || (app.config.open_monitoring && access::MONITORING.contains(&path))
 }
 
 /// Whether a page was served by the host that it calls.

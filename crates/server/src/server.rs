@@ -9,6 +9,10 @@ use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::batch::BatchRoutes;
+use crate::batches::Batches;
+use crate::file_store::FileStore;
+use crate::http::auth::Key;
 use crate::http::connection;
 use crate::http::connection_slots::ConnectionSlots;
 use crate::http::hosts::Hosts;
@@ -60,9 +64,20 @@ impl Server {
         self.app
     }
 
+    /// The server with the files and batches of a folder.
+    pub fn with_files(self, files: FileStore) -> io::Result<Server> {
+        self.app.set_batches(Batches::open(Arc::new(files))?);
+        Ok(self)
+    }
+
     /// The loader, which may be used on any thread.
     pub fn loader(&self) -> Loader {
         Loader::new(Arc::clone(&self.app))
+    }
+
+    /// The routes for the lines of a batch.
+    pub fn batch_routes(&self) -> BatchRoutes {
+        BatchRoutes::new(&self.app, Key::NONE)
     }
 
     /// Serves until `shutdown` completes, lets running requests finish within
@@ -92,6 +107,9 @@ impl Server {
                 }
             }
         });
+        if let Some(batches) = app.batches() {
+            batches.resume(&app);
+        }
         let slots = Arc::<ConnectionSlots>::default();
         let mut sweep = tokio::time::interval(SWEEP);
         let mut health_only = VecDeque::<AbortHandle>::new();
@@ -101,6 +119,9 @@ impl Server {
                 Some(_) = connections.join_next() => continue,
                 _ = sweep.tick() => {
                     app.registry.sweep();
+                    if let Some(batches) = app.batches() {
+                        batches.files.sweep();
+                    }
                     continue;
                 }
                 ended = &mut end => break ended,
@@ -149,7 +170,12 @@ impl Server {
 async fn drain(app: &App, mut connections: JoinSet<()>, limit: Duration) {
     app.stop(Stop::Draining);
     tracing::info!(connections = connections.len(), limit_s = limit.as_secs_f64(), "draining");
-    let mut all = async || while connections.join_next().await.is_some() {};
+    let mut all = async || {
+        while connections.join_next().await.is_some() {}
+        if let Some(batches) = app.batches() {
+            batches.idle().await;
+        }
+    };
     if timeout(limit, all()).await.is_err() {
         app.stop(Stop::Now);
         if timeout(FINAL_GRACE, all()).await.is_err() {

@@ -1,11 +1,12 @@
 //! State shared by all requests: configuration, the models, metrics, and the progress of a shutdown.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tern::engine::{EngineError, Fault};
 use tokio::sync::watch;
 
 use crate::Config;
+use crate::batches::Batches;
 use crate::failure::ServeError;
 use crate::http::auth::{Key, Keys};
 use crate::http::body::HeldBytes;
@@ -29,6 +30,7 @@ pub(crate) struct App {
     pub(crate) workers: Workers,
     pub(crate) bodies: Arc<HeldBytes>,
     responses: Arc<ResponseStore>,
+    batches: OnceLock<Arc<Batches>>,
 }
 
 /// The progress of a shutdown.
@@ -52,6 +54,7 @@ impl App {
             workers: Workers::new(),
             bodies: Arc::default(),
             responses: Arc::new(ResponseStore::new(config.max_stored_responses, config.max_stored_bytes)),
+            batches: OnceLock::new(),
             config,
         }
     }
@@ -59,6 +62,14 @@ impl App {
     /// Why the process should be restarted: loading failed, or an engine has ended or is stuck.
     pub(crate) fn fault(&self) -> Option<ApiError> {
         registry::fault(&self.registry, self.config.stall_timeout)
+    }
+
+    /// Whether no request can be served any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        match &self.registry {
+            Registry::One(slot) => slot.has_failed(),
+            Registry::Many(_) => false,
+        }
     }
 
     /// Waits until no request can be served any more, and returns why. Models of a
@@ -107,9 +118,24 @@ impl App {
         self.config.request_timeout.unwrap_or_default().as_secs_f64()
     }
 
-    /// The stored responses that a client may use: those of its key, or all if the server needs none.
+    /// The stored responses that a client may use.
     pub(crate) fn responses(&self, key: Key) -> KeyResponses {
-        self.responses.of(if self.keys.are_required() { key } else { Key::NONE })
+        self.responses.of(self.owner(key))
+    }
+
+    /// Whose it is what a client with this key stores: its key's, or of all if the server needs none.
+    pub(crate) fn owner(&self, key: Key) -> Key {
+        if self.keys.are_required() { key } else { Key::NONE }
+    }
+
+    /// The files and batches.
+    pub(crate) fn batches(&self) -> Option<&Arc<Batches>> {
+        self.batches.get()
+    }
+
+    /// Sets the files and batches, once.
+    pub(crate) fn set_batches(&self, batches: Batches) {
+        let _ = self.batches.set(Arc::new(batches));
     }
 
     fn enter(&self, phase: Phase) {

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use tern::Pooling;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::values::{self, positive};
-use super::{BreakerArgs, ModelArgs, ParameterArgs, YEAR};
+use super::{EngineArgs, YEAR};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -34,7 +33,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, help_heading = "Model and device", conflicts_with_all = ["name", "model", "hf", "models"])]
     pub(crate) pull: bool,
     #[command(flatten)]
-    pub(crate) model: ModelArgs,
+    pub(crate) engine: EngineArgs,
     /// Address to listen on; 0.0.0.0 is every interface of this machine
     #[arg(long, help_heading = "Network", default_value = "127.0.0.1")]
     pub(crate) host: String,
@@ -51,26 +50,20 @@ pub(crate) struct ServeArgs {
     /// so
     #[arg(long, help_heading = "Access")]
     pub(crate) manage_models: bool,
-    /// Model name in requests; may be repeated for aliases [default: the name of the file or the model]
-    #[arg(long, help_heading = "Model and device", alias = "alias", value_name = "NAME")]
-    pub(crate) served_model_name: Vec<String>,
-    /// Maximum number of sequences that run at once (also -np)
-    #[arg(long, help_heading = "Batching", alias = "parallel", value_name = "N", default_value_t = 32, value_parser = positive)]
-    pub(crate) max_num_seqs: usize,
+    /// Allow /ready and /metrics without a key, as /health always is: for load balancers and schedulers of
+    /// clusters, which send none
+    #[arg(long, help_heading = "Access")]
+    pub(crate) open_monitoring: bool,
+    /// Folder for the requests and results of batches; enables /v1/files and /v1/batches. Made if it is
+    /// missing, and used by one server at a time
+    #[arg(long, help_heading = "Batches", value_name = "FOLDER")]
+    pub(crate) files: Option<PathBuf>,
+    /// Maximum size of all files of an API key, results included, in GiB [default: 8]
+    #[arg(long, help_heading = "Batches", value_name = "GIB", requires = "files", value_parser = positive)]
+    pub(crate) max_files: Option<usize>,
     /// Maximum queued requests; further requests are rejected with 429
     #[arg(long, help_heading = "Batching", value_name = "N", default_value_t = 256)]
     pub(crate) max_queue: usize,
-    /// KV cache pages of 32 tokens [default: 8192 tokens per sequence, or one in full, within
-    /// half of the free memory]
-    #[arg(long, help_heading = "Batching", value_name = "N", value_parser = positive)]
-    pub(crate) kv_pages: Option<usize>,
-    /// Memory of snapshots of recurrent layers in the prefix cache, in MiB, beyond the state of running
-    /// sequences [default: 8 snapshots per sequence, within an eighth of the free memory]
-    #[arg(long, help_heading = "Batching", value_name = "MIB")]
-    pub(crate) state_cache: Option<usize>,
-    /// Maximum number of tokens per step [default: 2048 on a GPU, 512 on the CPU]
-    #[arg(long, help_heading = "Batching", alias = "max-num-batched-tokens", value_name = "N", value_parser = positive)]
-    pub(crate) max_batch_tokens: Option<usize>,
     /// Target step duration during prefill, in milliseconds; 0 disables it
     #[arg(long, help_heading = "Batching", value_name = "MS", default_value_t = 100)]
     pub(crate) step_millis: usize,
@@ -98,13 +91,6 @@ pub(crate) struct ServeArgs {
     /// one address [default: 1024]
     #[arg(long, help_heading = "Limits", value_name = "N", value_parser = positive)]
     pub(crate) max_connections_per_peer: Option<usize>,
-    /// Parameters of requests that the server does not know: refuse them with 400, or ignore them
-    /// with a warning in the log
-    #[arg(long, help_heading = "Limits", value_name = "HOW", default_value = "refuse")]
-    pub(crate) unknown_parameters: UnknownArg,
-    /// Fill-in-the-middle prompts have the text after the gap first, which some models prefer
-    #[arg(long, help_heading = "Model and device")]
-    pub(crate) spm_infill: bool,
     /// Origin whose pages may call the server, or `*`; may be repeated
     #[arg(long, help_heading = "Access", value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
@@ -112,15 +98,6 @@ pub(crate) struct ServeArgs {
     /// Checked on loopback, and elsewhere if there is no API key
     #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
-    /// Pooling of embeddings: none (a vector per token), mean, cls (the first token) or last [default: the
-    /// pooling in the model's file, or mean]
-    #[arg(long, help_heading = "Model and device", value_name = "HOW", value_parser = values::pooling(),
-        hide_possible_values = true)]
-    pub(crate) pooling: Option<Pooling>,
-    #[command(flatten)]
-    pub(crate) sampling: ParameterArgs,
-    #[command(flatten)]
-    pub(crate) breakers: BreakerArgs,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }
@@ -165,10 +142,4 @@ impl LogLevel {
 pub(crate) enum LogFormat {
     Text,
     Json,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum UnknownArg {
-    Refuse,
-    Ignore,
 }

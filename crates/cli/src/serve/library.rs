@@ -11,7 +11,8 @@ use tern_server::{CheckedLoad, Library, LibraryModel, LoadError};
 use super::catalogue::{Catalogue, details};
 use super::default_model::{CHAT_MODEL, default_of};
 use super::files::{files_of, models_in, of_files};
-use super::{load_options, served, short_name};
+use super::load_options;
+use super::model::{served, short_name};
 use crate::args::ServeArgs;
 use crate::error::{CliError, CliResult};
 use crate::load::Bars;
@@ -49,13 +50,17 @@ impl LocalLibrary {
     /// None if the flags name one model, which is then loaded at the start. Models of the flags that are
     /// missing are downloaded first.
     pub(super) fn of(args: &ServeArgs) -> CliResult<Option<LocalLibrary>> {
-        let origin = match (&args.models, args.model.model.len(), &args.model.hf) {
+        let origin = match (&args.models, args.engine.model.model.len(), &args.engine.model.hf) {
             (Some(folder), ..) => Origin::Folder(folder.clone()),
             (None, 0, None) => Origin::Local,
             (None, 0 | 1, _) => return Ok(None),
             (None, ..) => {
-                args.model.model.iter().try_for_each(|name| fetch(name, &args.model.progress()))?;
-                Origin::Named(args.model.model.clone())
+                args.engine
+                    .model
+                    .model
+                    .iter()
+                    .try_for_each(|name| fetch(name, &args.engine.model.progress()))?;
+                Origin::Named(args.engine.model.model.clone())
             }
         };
         let (claims, catalogue) = (MemoryClaims::default(), Catalogue::default());
@@ -225,7 +230,7 @@ impl Library for LocalLibrary {
         let options = load_options(&args);
         let access = Access { until, ..options.access };
         let options = LoadOptions { claims: self.claims.clone(), access, ..options };
-        let checked = CheckedModel::open(&entry.target, &options, &args.model.progress().until(until));
+        let checked = CheckedModel::open(&entry.target, &options, &args.engine.model.progress().until(until));
         let checked = checked.map_err(|error| CliError::from(error).to_string())?;
         let digest = digest(entry.path.as_deref());
         let failed = |error: tern::Error| LoadError {
@@ -235,12 +240,13 @@ impl Library for LocalLibrary {
         Ok(CheckedLoad {
             bytes: checked.weight_bytes(),
             start: Box::new(move || {
-                let backend = args.model.backend();
+                let backend = args.engine.model.backend();
                 let backend =
                     backend.map_err(|error| LoadError { message: error.to_string(), is_memory: false })?;
-                let model =
-                    checked.start(backend, &options, &args.model.progress().until(until)).map_err(failed)?;
-                Ok(served(&args, model, vec![name], digest))
+                let model = checked
+                    .start(backend, &options, &args.engine.model.progress().until(until))
+                    .map_err(failed)?;
+                Ok(served(&args.engine, model, vec![name], digest))
             }),
         })
     }

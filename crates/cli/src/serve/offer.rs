@@ -15,10 +15,10 @@ use crate::error::{CliError, CliResult};
 /// yes.
 pub(super) fn chat_model(args: &ServeArgs) -> CliResult<()> {
     let has_one = listed().iter().any(|entry| matches!(entry.location, Location::File(_)));
-    if has_one || !(args.pull || (!args.model.quiet && accepted()?)) {
+    if has_one || !(args.pull || (!args.engine.model.quiet && accepted()?)) {
         return Ok(());
     }
-    tern::pull(CHAT_MODEL, &LoadOptions::default(), &args.model.progress())?;
+    tern::pull(CHAT_MODEL, &LoadOptions::default(), &args.engine.model.progress())?;
     Ok(())
 }
 

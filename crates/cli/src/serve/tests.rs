@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use tern::engine::{Answer, Batch, Capacity, Engine, EngineError, Limits, Runner, ScriptedRunner};
 use tern::formats::Checkpoint;
 use tern::text::Tokenizer;
-use tern::{ModelParts, PartialSampling, Pooling, Sampling};
+use tern::{Model, ModelParts, PartialSampling, Pooling, Sampling};
+
+use tern_server::DefaultAdapters;
 
 use super::*;
 use crate::report;

@@ -16,7 +16,7 @@ use tracing::{Instrument, Level, Span};
 
 use crate::http::auth::Key;
 use crate::http::error::ApiError;
-use crate::http::request_log::RequestLog;
+use crate::http::request_log::{RequestLog, Sender};
 use crate::ids;
 use crate::state::App;
 
@@ -25,7 +25,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Adds an id, a span and a log to the request, turns a panic into a 500 response, and logs the end.
 pub(crate) async fn layer(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let id = request_id(&request);
-    let log = RequestLog::new(Key::of(request.headers()));
+    // only this process can set the extension
+    let within = request.extensions().get::<Sender>().copied();
+    let log =
+        RequestLog::new(within.unwrap_or_else(|| Sender { key: Key::of(request.headers()), batch: false }));
     request.extensions_mut().insert(log.clone());
     let (method, path) = (request.method().to_string(), request.uri().path().to_owned());
     let head = request.method() == Method::HEAD;
@@ -69,7 +72,7 @@ async fn catch_panic(future: impl Future<Output = Response>) -> Response {
 }
 
 /// Routes that monitoring polls every few seconds.
-const MONITORING: [&str; 3] = ["/health", "/ready", "/metrics"];
+pub(crate) const MONITORING: [&str; 3] = ["/health", "/ready", "/metrics"];
 
 /// A log line that is written when it is dropped.
 struct Line {

@@ -38,6 +38,18 @@ impl Key {
         self.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
     }
 
+    /// The digest in hexadecimal digits: the owner of what is stored on disk.
+    pub(crate) fn digits(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The key of these digits.
+    pub(crate) fn from_digits(digits: &str) -> Option<Key> {
+        let byte = |at: usize| u8::from_str_radix(digits.get(2 * at..2 * at + 2)?, 16).ok();
+        let bytes: Vec<u8> = (0..32).map(byte).collect::<Option<_>>()?;
+        Some(Key(bytes.try_into().ok()?))
+    }
+
     /// Whether two keys are the same, in constant time.
     pub(crate) fn is(&self, other: &Key) -> Choice {
         self.0.ct_eq(&other.0)

@@ -16,6 +16,8 @@ pub(crate) enum Object {
     Function,
     /// A tool call of an earlier message, and its function.
     Call,
+    /// The body of a batch, and its `output_expires_after`.
+    Batch,
     /// `stream_options`
     StreamOptions,
     /// `reasoning`

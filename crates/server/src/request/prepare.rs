@@ -43,7 +43,7 @@ impl Drop for CancelOnDrop {
 impl Cancel {
     fn new(app: &App, log: &RequestLog) -> (Cancel, CancelOnDrop) {
         let disconnected = Arc::<AtomicBool>::default();
-        let deadline = app.config.request_timeout.map(|limit| log.start + limit);
+        let deadline = log.deadline(app.config.request_timeout);
         let cancel = Cancel { disconnected: Arc::clone(&disconnected), deadline, seconds: app.timeout() };
         (cancel, CancelOnDrop(disconnected))
     }
@@ -127,7 +127,7 @@ impl App {
                 }
             };
             let (config, model, responses) =
-                (self.config.clone(), Arc::clone(&served), self.responses(log.key));
+                (self.config.clone(), Arc::clone(&served), self.responses(log.sender.key));
             let bytes = body.len();
             let prepared = self.work(bytes, move || {
                 cancel.check()?;

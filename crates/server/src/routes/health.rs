@@ -53,6 +53,8 @@ pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let loaded = app.registry.loaded();
     let engine = |served: &'_ Arc<ServedModel>| Engine {
         stats: served.model.handle().stats(),
+        page_len: served.model.handle().capacity().page_len,
+        adapters: served.model.adapters().len(),
         up: failure::fault(served.model.handle(), app.config.stall_timeout).is_none(),
         step: served.model.handle().in_flight().map_or(Duration::ZERO, |step| step.age()),
     };

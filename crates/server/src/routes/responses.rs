@@ -58,7 +58,7 @@ pub(super) async fn delete(
     Extension(log): Extension<RequestLog>,
     Path(id): Path<String>,
 ) -> Result<Response> {
-    match app.responses(log.key).remove(&id) {
+    match app.responses(log.sender.key).remove(&id) {
         true => Ok(super::json(&json!({"id": id, "object": "response", "deleted": true}))),
         false => Err(unknown(&id)),
     }
@@ -80,7 +80,7 @@ pub(super) async fn input_items(
 }
 
 fn stored(app: &App, log: &RequestLog, id: &str) -> Result<StoredResponse> {
-    app.responses(log.key).get(id).ok_or_else(|| unknown(id))
+    app.responses(log.sender.key).get(id).ok_or_else(|| unknown(id))
 }
 
 fn unknown(id: &str) -> ApiError {

@@ -22,12 +22,13 @@ pub(super) async fn results<T: Clone>(
         requests.iter().step_by(group.max(1)).map(|request| request.prompt.len()).sum();
     let mut requests = requests;
     for request in &mut requests {
-        request.client = clients::client(log.key.number(), request.client);
+        request.client = clients::client(log.sender.number(), request.client);
+        request.priority = log.sender.priority(request.priority);
     }
     let work = run(app, served, requests, group, of);
-    let results = match app.config.request_timeout {
+    let results = match log.deadline(app.config.request_timeout) {
         None => work.await?,
-        Some(limit) => match tokio::time::timeout_at((log.start + limit).into(), work).await {
+        Some(at) => match tokio::time::timeout_at(at.into(), work).await {
             Ok(results) => results?,
             Err(_) => return Err(ApiError::timeout(app.timeout())),
         },

@@ -1,5 +1,6 @@
 //! Each API, and what its requests ask for: text, tools, prompts, vectors, scores.
 
+mod batches;
 pub(crate) mod chat;
 mod cohere;
 mod completions;

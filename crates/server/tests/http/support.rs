@@ -19,7 +19,9 @@ use tern::engine::{
 use tern::formats::{Checkpoint, Value as Metadatum};
 use tern::text::{ChatTemplate, Tokenizer};
 use tern::{AdapterFile, AdapterScales, Model, ModelParts, PartialSampling, Reranker, Sampling};
-use tern_server::{Config, DefaultAdapters, KeepModels, Library, Loader, ServeError, ServedModel, Server};
+use tern_server::{
+    Config, DefaultAdapters, FileStore, KeepModels, Library, Loader, ServeError, ServedModel, Server,
+};
 use tokio::sync::oneshot;
 
 pub(crate) use self::reply::{Reply, parse};
@@ -263,6 +265,15 @@ impl Site {
         let (site, loader) = Site::loading(setup);
         let served = site.model_with(template, reranker, adapters);
         loader.ready(ServedModel { model: served.model.with_drafts(drafts), ..served });
+        site
+    }
+
+    /// A server with its model, and a folder of files and batches.
+    pub(crate) fn with_files(setup: Setup, files: FileStore) -> Site {
+        let server = Server::new(setup.config).with_files(files).unwrap();
+        let loader = server.loader();
+        let site = Site::serving(server, SiteModel::with_tokens(setup.limits, setup.tokens));
+        loader.ready(site.model(setup.template));
         site
     }
 
