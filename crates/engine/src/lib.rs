@@ -46,6 +46,7 @@ mod snapshots;
 mod stats;
 mod step_cost;
 mod step_sizes;
+mod tower;
 
 pub use batch::{Answer, Batch, Entry, Want};
 pub use capacity::{Capacity, StateCapacity, WindowPages};
@@ -63,6 +64,7 @@ pub use scripted::ScriptedRunner;
 pub use stats::Stats;
 pub use step_sizes::StepSizes;
 pub use tern_graph::{
-    AdapterScales, AdapterSet, Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Pooling, Sample,
-    Sampled, Sampling, SamplingError, StateSlots, Xtc,
+    AdapterScales, AdapterSet, Breakers, Dry, ImageRows, Images, Mask, Mirostat, MirostatVersion, PageTable,
+    Pooling, Sample, Sampled, Sampling, SamplingError, StateSlots, Xtc,
 };
+pub use tower::TowerRunner;

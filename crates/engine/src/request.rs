@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::{AdapterScales, Sampled};
+use tern_graph::{AdapterScales, Images, Sampled};
 
 use crate::{EngineError, Pooling, Sampling, SharedConstraint};
 
@@ -38,6 +38,8 @@ pub struct Request {
     pub second: Option<usize>,
     /// The adapters of the model that the text is computed with.
     pub adapters: AdapterScales,
+    /// The rows of images that take the place of tokens of the prompt.
+    pub images: Images,
 }
 
 impl Request {
@@ -56,6 +58,7 @@ impl Request {
             pooling: None,
             second: None,
             adapters: AdapterScales::NONE,
+            images: Images::NONE,
         }
     }
 

@@ -4,7 +4,7 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, MemoryClaims};
+use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims, TowerFile};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -66,6 +66,10 @@ pub struct LoadOptions {
     pub chat_template: Option<String>,
     /// Adapters to load with the model, numbered in order.
     pub adapters: Vec<AdapterFile>,
+    /// Where the tower of its images is.
+    pub tower: TowerFile,
+    /// What images may take.
+    pub images: ImageOptions,
     /// Where models are cached and how they are fetched; from the process environment if not set.
     pub hub: Option<tern_hub::Config>,
 }
@@ -181,6 +185,8 @@ impl Default for LoadOptions {
             pooling: None,
             chat_template: None,
             adapters: vec![],
+            tower: TowerFile::Auto,
+            images: ImageOptions::default(),
             hub: None,
         }
     }

@@ -128,6 +128,7 @@ impl SiteModel {
                     None => Pooling::Mean,
                 },
                 reranker: self.reranker.clone(),
+                images: None,
                 recommended: PartialSampling::default(),
                 adapters: self.adapters.clone(),
             })
