@@ -16,9 +16,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tern::formats::quantize::{Keep, Recipe};
-use tern::{AdapterFile, Device, ExpertPlacement};
+use tern::{AdapterFile, DRAFT_MAX, Device, ExpertPlacement, Speculation};
 
-pub(crate) use self::bench::{BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchTurnsArgs, BenchWhat};
+pub(crate) use self::bench::{
+    BenchArgs, BenchOpsArgs, BenchPlanArgs, BenchSpeculateArgs, BenchTurnsArgs, BenchWhat,
+};
 pub(crate) use self::bench_serve::{BenchServeArgs, Endpoint};
 pub(crate) use self::doctor::DoctorArgs;
 pub(crate) use self::models::{ListArgs, PsArgs, RmArgs, ShowArgs, StopArgs};
@@ -140,6 +142,14 @@ pub(crate) struct ModelArgs {
     /// memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
     pub(crate) experts: ExpertPlacement,
+    /// Speculative decoding: guess tokens and compute several in a step, which does not change a text on the CPU
+    /// or with --reproducible; suffix guesses what followed the same tokens before, auto is suffix on the CPU and
+    /// off on a GPU
+    #[arg(long, alias = "spec-type", value_name = "KIND", default_value_t = Speculation::Auto)]
+    pub(crate) speculate: Speculation,
+    /// Guessed tokens per sequence and step at most
+    #[arg(long, alias = "spec-draft-n-max", value_name = "N", default_value_t = DRAFT_MAX)]
+    pub(crate) draft_max: usize,
     /// Adapter (LoRA) to load with the model: a GGUF file or a folder of PEFT, and a factor on what it adds;
     /// may be repeated. All of them are used; in `serve` requests choose them by name
     #[arg(long, value_name = "NAME=FILE[:SCALE]")]

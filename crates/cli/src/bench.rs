@@ -4,6 +4,7 @@ pub(crate) mod embed;
 pub(crate) mod ops;
 pub(crate) mod plan;
 pub(crate) mod serve;
+pub(crate) mod speculate;
 pub(crate) mod turns;
 
 use std::io::Write;
@@ -68,7 +69,7 @@ impl Bench {
                 adapters: self.runner.active_adapters(),
                 ..Slice::new(len, position, pages)
             },
-            want: if sample { Want::Token(Sample::default(), None) } else { Want::Nothing },
+            want: if sample { Want::Tokens(vec![Sample::default()], None) } else { Want::Nothing },
         }
     }
 

@@ -145,6 +145,8 @@ impl ModelArgs {
             threads: self.threads,
             reproducible: self.reproducible,
             experts: self.experts,
+            speculation: self.speculate,
+            draft_max: self.draft_max,
             context: match self.context {
                 None => context,
                 Some(0) => Context::TRAINED,

@@ -93,6 +93,10 @@ fn dispatch(cli: Cli) -> CliResult<()> {
                 turns.model.check_one()?;
                 bench::turns::bench_turns(turns)
             }
+            Some(BenchWhat::Speculate(speculate)) => {
+                speculate.model.check_one()?;
+                bench::speculate::bench_speculate(speculate)
+            }
             Some(BenchWhat::Embed(embed)) => {
                 embed.model.check_one()?;
                 bench::embed::bench_embed(embed)

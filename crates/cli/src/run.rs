@@ -41,7 +41,12 @@ impl TimedAnswer {
             false => String::new(),
         };
         let (prompt_rate, rate) = (rate(prompt, self.prompt_seconds), rate(decoded, self.decode_seconds));
-        format!("{prompt} prompt tokens{prompt_rate}, {tokens} tokens{rate}")
+        let Answer { drafted_tokens, accepted_tokens, .. } = self.answer;
+        let drafts = match drafted_tokens {
+            0 => String::new(),
+            _ => format!(", {accepted_tokens} of {drafted_tokens} drafts accepted"),
+        };
+        format!("{prompt} prompt tokens{prompt_rate}, {tokens} tokens{rate}{drafts}")
     }
 
     fn to_json(&self, model: &Model, seed: u64) -> serde_json::Value {
@@ -67,6 +72,8 @@ impl TimedAnswer {
                 "prompt_seconds": self.prompt_seconds,
                 "decode_tokens": self.answer.tokens.len().saturating_sub(1),
                 "decode_seconds": self.decode_seconds,
+                "drafted_tokens": self.answer.drafted_tokens,
+                "accepted_tokens": self.answer.accepted_tokens,
             },
         })
     }
@@ -92,6 +99,7 @@ pub(crate) fn read_answer(
         answer.push(delta);
     }
     answer.prompt_tokens = stream.prompt_tokens();
+    (answer.drafted_tokens, answer.accepted_tokens) = stream.drafted_tokens();
     let first = first.unwrap_or_else(Instant::now);
     Ok(TimedAnswer {
         answer,

@@ -108,6 +108,8 @@ fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
     let (queries, hits) =
         (now.get("vllm:prefix_cache_queries_total"), now.get("vllm:prefix_cache_hits_total"));
     let reuse = if queries > 0.0 { 100.0 * hits / queries } else { 0.0 };
+    let drafted = now.get("vllm:spec_decode_num_draft_tokens_total");
+    let accepted = 100.0 * now.get("vllm:spec_decode_num_accepted_tokens_total") / drafted.max(1.0);
     let millis = |name: &str, share| match now.quantile(before, name, share) {
         Some(seconds) => format!("{:.0} ms", seconds * 1e3),
         None => "-".into(),
@@ -141,6 +143,7 @@ fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
             ),
         ),
         ("prefix reuse", format!("{reuse:.1} % of prompt tokens")),
+        ("drafts", format!("{:.1} % of {} accepted", accepted, whole(drafted))),
         ("first token", format!("{} (p50 / p99)", pair("vllm:time_to_first_token_seconds"))),
         ("inter-token", format!("{} (p50 / p99)", pair("vllm:inter_token_latency_seconds"))),
         (

@@ -1,6 +1,6 @@
 //! What one step computes: which tokens of which sequences, on which KV pages.
 
-use tern_graph::{Carried, Output, Sample, Sampled, Slice, Step};
+use tern_graph::{Carried, Mask, Output, Sample, Sampled, Slice, Step};
 
 use crate::{Pooling, RequestId, SharedConstraint};
 
@@ -36,8 +36,9 @@ pub enum Want {
     /// Nothing: more of the prompt follows.
     #[default]
     Nothing,
-    /// A token after the last one. If the request has a constraint, it computes the sample's mask.
-    Token(Sample, Option<SharedConstraint>),
+    /// A token after each of the last ones, one per sample: after the last known token and after every draft.
+    /// If the request has a constraint, it computes the samples' masks.
+    Tokens(Vec<Sample>, Option<SharedConstraint>),
     /// The hidden states of the entry's tokens that this pooling reads, one after the other;
     /// for a mean their sum.
     Pooled(Pooling),
@@ -49,8 +50,8 @@ pub enum Answer {
     /// Nothing.
     #[default]
     Nothing,
-    /// For [`Want::Token`].
-    Token(Sampled),
+    /// For [`Want::Tokens`]: one per sample, up to the first for which none could be sampled.
+    Tokens(Vec<Sampled>),
     /// For [`Want::Pooled`].
     Hidden(Vec<f32>),
 }
@@ -61,23 +62,40 @@ impl Entry {
         matches!(self.want, Want::Pooled(_))
     }
 
-    /// How a token is sampled, if one is requested.
-    pub fn sample(&self) -> Option<&Sample> {
+    /// How the requested tokens are sampled: after the last known token and after every draft.
+    pub fn samples(&self) -> &[Sample] {
         match &self.want {
-            Want::Token(sample, _) => Some(sample),
-            _ => None,
+            Want::Tokens(samples, _) => samples,
+            _ => &[],
         }
     }
 
-    /// Computes the sample's mask, if there is one.
-    pub fn make_mask(&self) {
-        if let Want::Token(Sample { mask: Some(mask), .. }, Some(constraint)) = &self.want {
-            constraint.make(mask);
+    /// The last tokens, which are drafts.
+    pub fn drafts(&self) -> &[u32] {
+        let drafts = self.samples().len().saturating_sub(1);
+        &self.tokens[self.tokens.len().saturating_sub(drafts)..]
+    }
+
+    /// The masks of its samples and the constraint that computes them, if there is one.
+    pub(crate) fn masks(&self) -> Option<(Vec<Mask>, &SharedConstraint)> {
+        let Want::Tokens(samples, Some(constraint)) = &self.want else { return None };
+        Some((samples.iter().filter_map(|sample| sample.mask.clone()).collect(), constraint))
+    }
+
+    /// Computes the masks of its samples, if it has a constraint.
+    pub fn make_masks(&self) {
+        if let Some((masks, constraint)) = self.masks() {
+            constraint.make(&masks, self.drafts());
         }
     }
 }
 
 impl Batch {
+    /// Whether a token is sampled after each of its tokens.
+    pub(crate) fn only_decodes(&self) -> bool {
+        self.entries.iter().all(|e| e.samples().len() == e.tokens.len())
+    }
+
     /// Tokens in total.
     pub fn tokens(&self) -> usize {
         self.entries.iter().map(|e| e.tokens.len()).sum()
@@ -98,8 +116,14 @@ impl Batch {
             let hidden = |row| Output { row, sample: None, logits: true };
             match &e.want {
                 Want::Nothing => {}
-                Want::Token(sample, _) => {
-                    step.outputs.push(Output { row: last, sample: Some(sample.clone()), logits: false });
+                Want::Tokens(samples, _) => {
+                    let rows = last + 1 - samples.len()..;
+                    let output = |(row, sample): (usize, &Sample)| Output {
+                        row,
+                        sample: Some(sample.clone()),
+                        logits: false,
+                    };
+                    step.outputs.extend(rows.zip(samples).map(output));
                 }
                 Want::Pooled(pooling) => step.outputs.extend(pooling.rows(first..last + 1).map(hidden)),
             }
@@ -123,7 +147,7 @@ mod tests {
             want,
             ..Entry::default()
         };
-        let sample = || Want::Token(Sample::default(), None);
+        let sample = || Want::Tokens(vec![Sample::default()], None);
         let batch = Batch {
             entries: vec![
                 entry(1, &[7], 4, &[2, 0], sample()),

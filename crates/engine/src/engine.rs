@@ -17,11 +17,12 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::budget::Budget;
 use crate::handle::{Command, Shared, Sizes};
 use crate::pace::Pace;
+use crate::speculation::RowCost;
 use crate::step_cost::StepCost;
 use crate::step_sizes::StepSizes;
 use crate::{
     Answer, Batch, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler,
-    SharedConstraint, StepRules, Want,
+    SharedConstraint, StepRules,
 };
 
 /// The state of the engine thread.
@@ -33,12 +34,20 @@ pub struct Engine {
     budget: Budget,
     cost: StepCost,
     step_sizes: StepSizes,
+    row_cost: RowCost,
     pace: Pace,
-    /// When the last step was collected.
+    /// When the last step was collected, or the engine woke up.
     collected: Instant,
     /// To the thread that computes masks while the model runs; it starts with the first mask.
-    masks: Option<mpsc::Sender<(SharedConstraint, Mask)>>,
+    masks: Option<mpsc::Sender<MasksOf>>,
     streams: HashMap<RequestId, UnboundedSender<Event>>,
+}
+
+/// Masks to compute: of the next token of a constraint, and of those after each draft.
+struct MasksOf {
+    constraint: SharedConstraint,
+    masks: Vec<Mask>,
+    drafts: Vec<u32>,
 }
 
 /// A submitted step.
@@ -66,6 +75,7 @@ impl Engine {
             budget,
             cost: StepCost::default(),
             step_sizes,
+            row_cost: RowCost::default(),
             pace: Pace::default(),
             collected: Instant::now(),
             masks: None,
@@ -114,8 +124,12 @@ impl Engine {
 
     /// Plans a step and submits it; `None` if the result of the one in flight must be known first.
     fn begin(&mut self, shared: &Shared) -> Result<Option<Submitted>, EngineError> {
-        let (cost, sizes) = (&self.cost, &self.step_sizes);
-        let rules = StepRules { few: &|all, clients| cost.few(all, clients), size: &|all| sizes.of(all) };
+        let (cost, sizes, rows) = (&self.cost, &self.step_sizes, &self.row_cost);
+        let rules = StepRules {
+            few: &|all, clients| cost.few(all, clients),
+            size: &|all| sizes.of(all),
+            seconds: &|tokens| rows.of(tokens),
+        };
         let batch = self.scheduler.plan_sized(self.budget.tokens(), &rules);
         let in_flight = self.in_flight.as_ref().map_or(0, |step| step.batch.tokens());
         let expected = self.pace.expected(batch.tokens().max(in_flight));
@@ -167,13 +181,17 @@ impl Engine {
         let answers = self.runner.collect()?;
         // a step that was submitted ahead began when the one before it ended
         let began = step.since.max(self.collected);
-        self.collected = Instant::now();
+        let before = std::mem::replace(&mut self.collected, Instant::now());
         let (tokens, took) = (step.batch.tokens(), self.collected - began);
         self.budget.learn(tokens, took);
         self.pace.learn(tokens, took);
         if tokens == step.batch.entries.len() {
             self.cost.learn(tokens, took);
             self.step_sizes.learn(tokens, took);
+        }
+        if step.batch.only_decodes() {
+            // with what the host did since the last step, because drafts may have made the device wait for it
+            self.row_cost.learn(tokens, self.collected - before);
         }
         if answers.len() != step.batch.entries.len() {
             let (got, want) = (answers.len(), step.batch.entries.len());
@@ -192,19 +210,19 @@ impl Engine {
     /// Has the masks of a batch computed while the model runs.
     fn request_masks(&mut self, batch: &Batch) {
         for entry in &batch.entries {
-            let Want::Token(sample, Some(constraint)) = &entry.want else { continue };
-            let Some(mask) = &sample.mask else { continue };
-            let sent = self.mask_thread().is_some_and(|m| m.send((constraint.clone(), mask.clone())).is_ok());
-            if !sent {
-                entry.make_mask(); // without the thread: slower, but not lost
+            let Some((masks, constraint)) = entry.masks() else { continue };
+            let (constraint, drafts) = (constraint.clone(), entry.drafts().to_vec());
+            let masks = MasksOf { constraint, masks, drafts };
+            if !self.mask_thread().is_some_and(|thread| thread.send(masks).is_ok()) {
+                entry.make_masks(); // without the thread: slower, but not lost
             }
         }
     }
 
-    fn mask_thread(&mut self) -> Option<&mpsc::Sender<(SharedConstraint, Mask)>> {
+    fn mask_thread(&mut self) -> Option<&mpsc::Sender<MasksOf>> {
         if self.masks.is_none() {
-            let (sender, masks) = mpsc::channel::<(SharedConstraint, Mask)>();
-            let make = move || masks.iter().for_each(|(constraint, mask)| make_mask(&constraint, &mask));
+            let (sender, masks) = mpsc::channel::<MasksOf>();
+            let make = move || masks.iter().for_each(|masks| make_masks(&masks));
             let started = thread::Builder::new().name("tern-masks".into()).spawn(make);
             self.masks = started.ok().map(|_| sender);
         }
@@ -230,6 +248,7 @@ impl Engine {
             }
             self.scheduler.check()?;
             state = shared.sleep(state);
+            self.collected = Instant::now();
         }
     }
 
@@ -283,10 +302,10 @@ impl Engine {
     }
 }
 
-/// Sets the mask, also if the constraint panics: the sampler would otherwise wait without end.
-fn make_mask(constraint: &SharedConstraint, mask: &Mask) {
-    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| constraint.make(mask))) {
-        mask.set(Err(panic_message(&*payload)));
+/// Sets the masks, also if the constraint panics: the sampler would otherwise wait without end.
+fn make_masks(MasksOf { constraint, masks, drafts }: &MasksOf) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| constraint.make(masks, drafts))) {
+        masks.iter().for_each(|mask| mask.set(Err(panic_message(&*payload))));
     }
 }
 

@@ -43,6 +43,7 @@ mod scripted;
 mod sequence;
 mod slots;
 mod snapshots;
+mod speculation;
 mod stats;
 mod step_cost;
 mod step_sizes;
@@ -61,6 +62,7 @@ pub use request::{Event, Finish, Request, RequestId};
 pub use runner::{GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, StepRules};
 pub use scripted::ScriptedRunner;
+pub use speculation::MOST_DRAFTS;
 pub use stats::Stats;
 pub use step_sizes::StepSizes;
 pub use tern_graph::{

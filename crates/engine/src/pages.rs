@@ -281,6 +281,24 @@ impl Pages {
         tokens.min(held.window_pages.len() * self.page_len)
     }
 
+    /// Releases the pages after the first `tokens` tokens, which hold rejected drafts only.
+    pub(crate) fn shrink(&mut self, held: &mut PageList, tokens: usize) {
+        let pages = tokens.div_ceil(self.page_len);
+        if held.pages.len() > pages {
+            held.pages.make_mut().drain(pages..).rev().for_each(|page| self.full.release(page));
+        }
+        if let Some(window) = self.window.as_mut().filter(|_| held.window_pages.len() > pages) {
+            held.window_pages.make_mut().drain(pages..).rev().for_each(|page| window.pool.release(page));
+        }
+    }
+
+    /// Returns to the state before the newest step.
+    pub(crate) fn roll_back_state(&mut self, held: &mut PageList) {
+        if let Some(slots) = &mut self.slots {
+            slots.roll_back(&mut held.state);
+        }
+    }
+
     /// Whether `held` has pages for `tokens` tokens, and `window_tokens` in layers with a window.
     pub fn covers(&self, held: &PageList, tokens: usize, window_tokens: usize) -> bool {
         let window = self.window.is_none() || held.window_pages.len() * self.page_len >= window_tokens;

@@ -40,6 +40,9 @@ pub struct Request {
     pub adapters: AdapterScales,
     /// The rows of images that take the place of tokens of the prompt.
     pub images: Images,
+    /// Tokens that a step may guess at most, to be computed with the last known one; 0 disables it. The text is
+    /// the same as without, if the runner's results do not depend on the batch.
+    pub drafts: usize,
 }
 
 impl Request {
@@ -59,6 +62,7 @@ impl Request {
             second: None,
             adapters: AdapterScales::NONE,
             images: Images::NONE,
+            drafts: 0,
         }
     }
 
@@ -68,14 +72,21 @@ impl Request {
     }
 }
 
-/// What happened to a request: at most one `Started`, any number of tokens, then
-/// exactly one of the other three.
+/// What happened to a request: at most one `Started`, any number of tokens and of `Drafted`, then exactly one of
+/// the other three.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The request is in its first step; this many tokens of its prompt were in the prefix cache.
     Started {
         /// Tokens that were not computed.
         cached: usize,
+    },
+    /// A step computed drafts; those that were accepted are the first of the tokens that follow.
+    Drafted {
+        /// Guessed tokens in the step.
+        drafted: usize,
+        /// Those of them that equal what was sampled.
+        accepted: usize,
     },
     /// The next token of the text.
     Token(Sampled),
@@ -90,7 +101,7 @@ pub enum Event {
 impl Event {
     /// Whether it is the last event of its request.
     pub fn is_last(&self) -> bool {
-        !matches!(self, Event::Started { .. } | Event::Token(_))
+        !matches!(self, Event::Started { .. } | Event::Drafted { .. } | Event::Token(_))
     }
 }
 

@@ -121,8 +121,8 @@ struct Submitted {
 /// The rows of one entry.
 enum Rows {
     Nothing,
-    /// One row of logits.
-    Token,
+    /// This many rows of logits.
+    Tokens(usize),
     /// This many hidden states.
     Pooled(Pooling, usize),
 }
@@ -457,7 +457,7 @@ impl Rows {
     fn of(entry: &Entry) -> Rows {
         match entry.want {
             Want::Nothing => Rows::Nothing,
-            Want::Token(..) => Rows::Token,
+            Want::Tokens(ref samples, _) => Rows::Tokens(samples.len()),
             Want::Pooled(pooling) => Rows::Pooled(pooling, pooling.rows(0..entry.tokens.len()).len()),
         }
     }
@@ -470,7 +470,10 @@ impl Rows {
     ) -> Answer {
         match self {
             Rows::Nothing => Answer::Nothing,
-            Rows::Token => texts.next().and_then(|r| r.sampled).map_or(Answer::Nothing, Answer::Token),
+            Rows::Tokens(count) => {
+                let rows: Vec<OutputRow> = texts.take(count).collect();
+                Answer::Tokens(rows.into_iter().map_while(|row| row.sampled).collect())
+            }
             Rows::Pooled(pooling, count) => {
                 let rows = hidden.take(count).filter_map(|r| r.logits);
                 let joined = rows.reduce(|mut joined, row| {

@@ -14,19 +14,26 @@ use std::collections::{HashMap, VecDeque};
 use crate::clients::Clients;
 use crate::decoding::{self, Candidate};
 use crate::sequence::Sequence;
+use crate::speculation::{Acceptance, FinishedTexts, depths};
 use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request, RequestId, Stats};
 
 /// Prompts in prefill at the same time; with more, each would finish later.
 const UNFINISHED_PROMPTS: usize = 8;
 
-/// How many of the sequences that could decode a token are in a step; the others have
-/// their turn in later steps.
+/// A draft after the token in flight must be this likely for the next step to wait for that token: without
+/// drafts it would not.
+const WORTH_WAITING: f64 = 0.5;
+
+/// How many of the sequences that could decode a token are in a step, while the others have their turn in later
+/// steps; and what tokens cost, by which drafts are added.
 pub struct StepRules<'a> {
     /// The number while one client has more of them than another, from `(all, clients)`; at least one
     /// per client.
     pub few: &'a dyn Fn(usize, usize) -> usize,
     /// The number in a step without prompts, from `all`.
     pub size: &'a dyn Fn(usize) -> usize,
+    /// The expected duration of a step without prompts by its tokens, in any unit.
+    pub seconds: &'a dyn Fn(usize) -> f64,
 }
 
 /// The sequences of an engine. Holds integers only: no clock, thread or device.
@@ -48,6 +55,9 @@ pub struct Scheduler {
     arrivals: u64,
     /// Counts tokens that were decoded.
     chosen: u64,
+    /// What drafts of later texts are made from, and how often drafts were right.
+    finished: FinishedTexts,
+    acceptance: Acceptance,
     done: Stats,
 }
 
@@ -65,6 +75,8 @@ impl Scheduler {
             clients: Clients::default(),
             arrivals: 0,
             chosen: 0,
+            finished: FinishedTexts::default(),
+            acceptance: Acceptance::default(),
             done: Stats::default(),
         })
     }
@@ -109,19 +121,25 @@ impl Scheduler {
     /// While a batch is in flight, the next step carries over its samples, which are not known yet. The plan
     /// is empty if they must be known first, or if there is nothing to do.
     pub fn plan(&mut self, budget: usize) -> Batch {
-        self.plan_sized(budget, &StepRules { few: &|all, _| all, size: &|all| all })
+        self.plan_sized(budget, &StepRules { few: &|all, _| all, size: &|all| all, seconds: &|_| 1.0 })
     }
 
-    /// The same with rules for the number of decoding sequences.
+    /// The same with rules for the number of decoding sequences and of drafts.
     pub fn plan_sized(&mut self, budget: usize, rules: &StepRules<'_>) -> Batch {
         // never plan a step that would skip a decoding sequence
-        if self.running.iter().any(Sequence::must_wait) || !self.grow_pages() || !self.admit_all() {
+        if self.running.iter().any(Sequence::must_wait)
+            || self.awaits_draft()
+            || !self.grow_pages()
+            || !self.admit_all()
+        {
             return Batch::default();
         }
-        let grants = self.share(budget.clamp(self.running.len(), self.capacity.max_tokens), rules);
+        let budget = budget.clamp(self.running.len(), self.capacity.max_tokens);
+        let grants = self.share(budget, rules);
+        let drafts = self.drafts(&grants, budget, rules);
         let mut batch = Batch { entries: Vec::with_capacity(grants.len()), started: vec![] };
         let mut samples = 0;
-        for (sequence, mut grant) in self.running.iter_mut().zip(grants) {
+        for ((sequence, mut grant), drafts) in self.running.iter_mut().zip(grants).zip(drafts) {
             if grant == 0 {
                 continue;
             }
@@ -137,10 +155,11 @@ impl Scheduler {
                 self.done.snapshot_hits += u64::from(self.capacity.state.is_some() && sequence.computed > 0);
                 batch.started.push((sequence.id, sequence.computed));
             }
-            let state = sequence.next_slots(&mut self.pages, grant);
-            let mut entry = sequence.next_entry(grant, samples);
+            let drafts = sequence.grow_drafts(&mut self.pages, grant, drafts);
+            let state = sequence.next_slots(&mut self.pages, grant, drafts.len());
+            let mut entry = sequence.next_entry(grant, &drafts, samples);
             entry.slice.state = state;
-            samples += usize::from(entry.sample().is_some());
+            samples += entry.samples().len();
             batch.entries.push(entry);
         }
         batch
@@ -157,7 +176,18 @@ impl Scheduler {
             let sequence = &mut self.running[from - 1];
             let (before, computed) = (sequence.generated(), sequence.computed);
             let answer = answers.get(i).unwrap_or(&Answer::Nothing);
+            let (known, first) = (sequence.tokens.len(), events.len());
             sequence.advance(e, answer, &mut |event| events.push((e.id, event)));
+            let drafted = e.drafts().len();
+            if drafted > 0 {
+                let accepted = sequence.computed + drafted - e.slice.position - e.tokens.len();
+                self.done.drafted_steps += 1;
+                self.done.drafted_tokens += drafted as u64;
+                self.done.accepted_tokens += accepted as u64;
+                events.insert(first, (e.id, Event::Drafted { drafted, accepted }));
+            }
+            sequence.learn_drafts(known, &mut self.acceptance);
+            sequence.roll_back(&mut self.pages, e);
             if computed < sequence.prompt_len() && sequence.computed >= sequence.prompt_len() && before == 0 {
                 self.done.prompt_tokens += sequence.prompt_len() as u64;
             }
@@ -215,6 +245,33 @@ impl Scheduler {
         self.pages.check(self.running.iter().map(|s| &s.held))
     }
 
+    /// Whether a sequence should know its token in flight before the next step, because drafts are likely to
+    /// follow it.
+    fn awaits_draft(&mut self) -> bool {
+        let (finished, acceptance) = (&self.finished, &self.acceptance);
+        let mut in_flight = self.running.iter_mut().filter(|s| s.has_drafter() && !s.is_known());
+        in_flight.any(|s| s.propose(finished, acceptance).get(1).is_some_and(|p| *p >= WORTH_WAITING))
+    }
+
+    /// Drafts per running sequence in a step of these grants: none beside prompts.
+    fn drafts(&mut self, grants: &[usize], budget: usize, rules: &StepRules<'_>) -> Vec<usize> {
+        let none = vec![0; self.running.len()];
+        let mut granted = self.running.iter().zip(grants).filter(|(_, grant)| **grant > 0);
+        if !self.running.iter().any(Sequence::has_drafter) || !granted.all(|(s, _)| s.is_decoding()) {
+            return none;
+        }
+        let (finished, acceptance) = (&self.finished, &self.acceptance);
+        let propose = |(s, grant): (&mut Sequence, &usize)| match *grant > 0 && s.is_known() {
+            true if *grant == s.pending() => s.propose(finished, acceptance),
+            _ => vec![],
+        };
+        let survival: Vec<Vec<f64>> = self.running.iter_mut().zip(grants).map(propose).collect();
+        let tokens: usize = grants.iter().sum();
+        let outputs = grants.iter().filter(|grant| **grant > 0).count();
+        let room = (self.capacity.max_outputs.saturating_sub(outputs)).min(budget.saturating_sub(tokens));
+        depths(tokens, &survival, room, rules.seconds)
+    }
+
     /// Tokens per running sequence in this step.
     fn share(&mut self, mut budget: usize, rules: &StepRules<'_>) -> Vec<usize> {
         let mut grants = vec![0; self.running.len()];
@@ -232,7 +289,9 @@ impl Scheduler {
                         budget = budget.saturating_sub(whole);
                     }
                 }
-                1 => decoding.push(Candidate { at: i, client: sequence.client(), stepped: sequence.stepped }),
+                _ if sequence.is_decoding() => {
+                    decoding.push(Candidate { at: i, client: sequence.client(), stepped: sequence.stepped });
+                }
                 _ => prompts.push(i),
             }
         }
@@ -244,11 +303,16 @@ impl Scheduler {
                 chosen.truncate(size);
             }
         }
-        for i in chosen {
+        for &i in &chosen {
             self.chosen += 1;
             self.running[i].stepped = self.chosen;
             grants[i] = 1;
             budget = budget.saturating_sub(1);
+        }
+        for i in chosen {
+            let again = (self.running[i].pending() - 1).min(budget);
+            grants[i] += again;
+            budget -= again;
         }
         let Some((&first, others)) = prompts.split_first() else { return grants };
         let mut others = others.to_vec();
@@ -381,6 +445,9 @@ impl Scheduler {
 
     fn sweep(&mut self) {
         for mut sequence in self.running.extract_if(.., |s| s.finished) {
+            if let Some(text) = sequence.finished_text() {
+                self.finished.add(text);
+            }
             sequence.release_pages(&mut self.pages);
             self.clients.leave(sequence.client());
         }

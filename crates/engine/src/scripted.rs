@@ -190,9 +190,9 @@ impl ScriptedRunner {
     fn answer(&mut self, entry: &Entry) -> Result<Answer, EngineError> {
         let history = self.history(entry)?;
         self.check_window(entry, &history)?;
-        let sample = match &entry.want {
+        let samples = match &entry.want {
             Want::Nothing => return Ok(Answer::Nothing),
-            Want::Token(sample, _) => sample,
+            Want::Tokens(samples, _) => samples,
             // two columns that depend on the tokens and on their order
             Want::Pooled(Pooling::Mean) => {
                 return Ok(Answer::Hidden(hidden(&history[entry.slice.position..], entry.slice.position)));
@@ -202,12 +202,16 @@ impl ScriptedRunner {
                 return Ok(Answer::Hidden(hidden(&history[last..], last)));
             }
         };
-        let id = (self.script)(&history, sample);
         // adapters change every answer
         let shift = start(entry) as u32 % self.vocab as u32;
-        let id = id.map(|id| if shift == 0 { id } else { (id + shift) % self.vocab as u32 });
-        let id = id.and_then(|id| self.allowed(id, sample));
-        Ok(id.map_or(Answer::Nothing, |id| Answer::Token(self.report(id, sample.params.logprobs))))
+        let rows = history.len() + 1 - samples.len()..;
+        let row = |(len, sample): (usize, &Sample)| {
+            let id = (self.script)(&history[..len], sample);
+            let id = id.map(|id| if shift == 0 { id } else { (id + shift) % self.vocab as u32 });
+            let id = id.and_then(|id| self.allowed(id, sample));
+            id.map(|id| self.report(id, sample.params.logprobs))
+        };
+        Ok(Answer::Tokens(rows.zip(samples).map_while(row).collect()))
     }
 
     /// The token itself, or else the next one that the mask allows.
@@ -292,9 +296,12 @@ impl Runner for ScriptedRunner {
         check_slots(&entries)?;
         entries.iter().try_for_each(|e| self.write_state(e))?;
         let answers: Vec<Answer> = entries.iter().map(|e| self.answer(e)).collect::<Result<_, _>>()?;
-        let samples = entries.iter().zip(&answers).filter(|(e, _)| e.sample().is_some());
-        let id = |answer: &Answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
-        self.sampled = samples.map(|(_, answer)| id(answer)).collect();
+        let ids = |(entry, answer): (&Entry, &Answer)| {
+            let rows = if let Answer::Tokens(rows) = answer { &rows[..] } else { &[] };
+            let id = |row: usize| rows.get(row).map(|sampled| sampled.id);
+            (0..entry.samples().len()).map(id).collect::<Vec<_>>()
+        };
+        self.sampled = entries.iter().zip(&answers).flat_map(ids).collect();
         self.in_flight.push_back(answers);
         Ok(())
     }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use tern_graph::{History, Mask, Sampled, Sampling, Seen, Slice, StateSlots, all_finite};
+use tern_graph::{History, Mask, Sample, Sampled, Sampling, Seen, Slice, StateSlots, all_finite};
 
 use crate::pages::{Need, PageList, Pages, Text};
 use crate::slots::NextStep;
-use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, Want};
+use crate::speculation::{Acceptance, Drafter, FinishedTexts, MOST_DRAFTS};
+use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, SharedConstraint, Want};
 
 /// A request and its progress.
 #[derive(Clone, Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct Sequence {
     pub(crate) computed: usize,
     /// The same after the steps in flight.
     planned: usize,
-    /// Tokens that the steps in flight sample; the newest is sample `sample` of its batch.
+    /// Tokens that the steps in flight sample, at most; the newest is sample `sample` of its batch.
     unknown: usize,
     sample: usize,
     pub(crate) held: PageList,
@@ -50,6 +51,10 @@ pub(crate) struct Sequence {
     counted: usize,
     /// The sum of hidden states, for a mean.
     sum: Vec<f32>,
+    /// What guesses its next tokens, if anything does.
+    drafter: Option<Box<Drafter>>,
+    /// Accepted drafts that are computed again, because the state went back to before them.
+    redo: usize,
 }
 
 impl Sequence {
@@ -58,6 +63,8 @@ impl Sequence {
         let keys = if request.images.is_empty() { vec![] } else { keys(&tokens, &request) };
         let sampling = Arc::new(std::mem::take(&mut request.sampling));
         let seen = if sampling.has_penalties() { Seen::new(&tokens) } else { Seen::default() };
+        // mirostat needs the token before a row when the row is sampled, which a draft is not
+        let drafts = request.drafts > 0 && request.pooling.is_none() && sampling.mirostat.is_none();
         Sequence {
             id,
             arrival,
@@ -82,6 +89,8 @@ impl Sequence {
             mirostat: None,
             seen,
             sum: vec![],
+            drafter: drafts.then(|| Box::new(Drafter::new())),
+            redo: 0,
         }
     }
 
@@ -108,6 +117,11 @@ impl Sequence {
     /// Those of them that are in no step yet; at least one if nothing is in flight.
     pub(crate) fn pending(&self) -> usize {
         self.length() - self.planned
+    }
+
+    /// Whether its next step decodes: nothing is pending but its last token and drafts that were accepted.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.pending() == 1 + self.redo
     }
 
     /// Whether it is in a step that was planned and not applied.
@@ -174,6 +188,7 @@ impl Sequence {
     }
 
     fn start_after_prefix(&mut self) {
+        self.redo = 0;
         self.computed = self.held.start();
         self.planned = self.computed;
         self.fresh = true;
@@ -185,10 +200,84 @@ impl Sequence {
         self.held.stop(self.planned, self.planned + grant, self.length()) - self.planned
     }
 
-    /// The state slots of its next step of `grant` tokens, if there are recurrent layers.
-    pub(crate) fn next_slots(&mut self, pages: &mut Pages, grant: usize) -> Option<StateSlots> {
-        let step = NextStep { in_flight: self.is_in_flight(), end: self.planned + grant };
+    /// The state slots of its next step of `grant` tokens and `drafts`, if there are recurrent layers.
+    pub(crate) fn next_slots(
+        &mut self,
+        pages: &mut Pages,
+        grant: usize,
+        drafts: usize,
+    ) -> Option<StateSlots> {
+        let keeps_before = self.is_in_flight() || drafts > 0;
+        let step = NextStep { keeps_before, end: self.planned + grant + drafts };
         pages.next_slots(&mut self.held, step)
+    }
+
+    /// Looks for tokens that may follow the last known one; returns the probabilities that the first one, the
+    /// first two, ... are right.
+    pub(crate) fn propose(&mut self, finished: &FinishedTexts, acceptance: &Acceptance) -> Vec<f64> {
+        // the last token of a text is sampled, never drafted
+        let (generated, scored) = (self.generated(), self.request.scored);
+        let left = (self.request.max_tokens - generated).saturating_sub(1);
+        let Some(drafter) = self.drafter.as_mut().filter(|_| generated >= scored) else { return vec![] };
+        let constraint = self.request.constraint.as_ref();
+        if constraint.is_some_and(|constraint| !constraint.looks_ahead()) {
+            return vec![];
+        }
+        let forced = constraint.map_or(vec![], SharedConstraint::forced);
+        let most = self.request.drafts.min(MOST_DRAFTS).min(left);
+        drafter.propose(&self.tokens, &forced, finished, most);
+        drafter.survival(acceptance)
+    }
+
+    /// Whether something guesses its next tokens.
+    pub(crate) fn has_drafter(&self) -> bool {
+        self.drafter.is_some()
+    }
+
+    /// Whether all its tokens are known.
+    pub(crate) fn is_known(&self) -> bool {
+        self.unknown == 0
+    }
+
+    /// Acquires pages for up to `count` of the proposed drafts after its next `grant` tokens; returns those that
+    /// its next step computes.
+    pub(crate) fn grow_drafts(&mut self, pages: &mut Pages, grant: usize, count: usize) -> Vec<u32> {
+        let Some(drafter) = self.drafter.as_ref().filter(|_| count > 0) else { return vec![] };
+        let from = self.planned + grant;
+        // a state is kept where a page ends, so a step ends there
+        let end = self.held.stop(self.planned, from + count, from + count + 1).max(from);
+        if !pages.grow(&mut self.held, end, end) {
+            return vec![];
+        }
+        drafter.drafts(end - from).collect()
+    }
+
+    /// Takes back what the newest step computed of rejected drafts: their pages, and a state that includes them.
+    pub(crate) fn roll_back(&mut self, pages: &mut Pages, entry: &Entry) {
+        if self.computed == entry.slice.position + entry.tokens.len() {
+            return;
+        }
+        if entry.slice.state.is_some() {
+            // the accepted drafts are in the rejected state only: the next step computes them again
+            pages.roll_back_state(&mut self.held);
+            self.redo = self.computed - entry.slice.position;
+            self.computed = entry.slice.position;
+        }
+        self.planned = self.computed;
+        let length = self.length();
+        pages.shrink(&mut self.held, length);
+    }
+
+    /// Counts which of its drafts were right, of the tokens after the first `known`.
+    pub(crate) fn learn_drafts(&mut self, known: usize, acceptance: &mut Acceptance) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.learn(&self.tokens[known..], acceptance);
+        }
+    }
+
+    /// The text that was generated, for later ones to look for their continuation in.
+    pub(crate) fn finished_text(&self) -> Option<&[u32]> {
+        (self.drafter.is_some() && !self.failed).then(|| &self.tokens[self.prompt_len..])
     }
 
     /// Caches the pages that are full now, and the state if it is at the end of one; nothing of a sequence
@@ -241,31 +330,27 @@ impl Sequence {
         self.prompt_len
     }
 
-    /// The next `grant` tokens, in a batch with `samples` samples before it; after the last known token
-    /// something is requested from the runner. Its state slots are [`Sequence::next_slots`].
-    pub(crate) fn next_entry(&mut self, grant: usize, samples: usize) -> Entry {
+    /// The next `grant` tokens and then `drafts`, in a batch with `samples` samples before it; after the last
+    /// known token something is requested from the runner. Its state slots are [`Sequence::next_slots`].
+    pub(crate) fn next_entry(&mut self, grant: usize, drafts: &[u32], samples: usize) -> Entry {
         let (position, end) = (self.planned, self.planned + grant);
         let last = end == self.tokens.len() + self.unknown;
         // while a token is in flight, it is the only one to plan
         let carried = (self.unknown > 0).then_some(self.sample);
-        let tokens = if carried.is_some() { vec![0] } else { self.tokens[position..end].to_vec() };
+        let mut tokens = if carried.is_some() { vec![0] } else { self.tokens[position..end].to_vec() };
+        tokens.extend(drafts);
         let want = match self.request.pooling {
             Some(Pooling::Last) if !last => Want::Nothing,
             Some(pooling) => Want::Pooled(if self.model_pools { pooling.after_graph() } else { pooling }),
-            None if last => {
-                self.count();
-                let history = History { tokens: &self.tokens, seen: &self.seen, mirostat: self.mirostat };
-                let mut sample = self.sampling.at(end, history);
-                sample.mask = self.request.constraint.as_ref().map(|_| Mask::pending());
-                Want::Token(sample, self.request.constraint.clone())
-            }
+            None if last => Want::Tokens(self.samples(end, drafts), self.request.constraint.clone()),
             None => Want::Nothing,
         };
-        if let Want::Token(..) = want {
-            self.unknown += 1;
+        if let Want::Tokens(requested, _) = &want {
+            self.unknown += requested.len();
             self.sample = samples;
         }
-        self.planned = end;
+        self.planned = end + drafts.len();
+        self.redo = self.redo.saturating_sub(grant);
         self.fresh = false;
         let slice = Slice {
             len: tokens.len(),
@@ -278,6 +363,31 @@ impl Sequence {
             images: self.request.images.clone(),
         };
         Entry { id: self.id, tokens, carried, slice, want }
+    }
+
+    /// How the tokens at `position` and after each of the drafts there are sampled: each as if the drafts before
+    /// it were known.
+    fn samples(&mut self, position: usize, drafts: &[u32]) -> Vec<Sample> {
+        self.count();
+        let (known, counted) = (self.tokens.len(), self.counted);
+        let before = (!drafts.is_empty()).then(|| self.seen.clone());
+        let mut samples = Vec::with_capacity(1 + drafts.len());
+        samples.push(self.sample_at(position));
+        for (at, draft) in (position + 1..).zip(drafts) {
+            self.tokens.push(*draft);
+            self.count();
+            samples.push(self.sample_at(at));
+        }
+        self.tokens.truncate(known);
+        self.counted = counted;
+        self.seen = before.unwrap_or_else(|| std::mem::take(&mut self.seen));
+        samples
+    }
+
+    fn sample_at(&self, position: usize) -> Sample {
+        let history = History { tokens: &self.tokens, seen: &self.seen, mirostat: self.mirostat };
+        let mask = self.request.constraint.as_ref().map(|_| Mask::pending());
+        Sample { mask, ..self.sampling.at(position, history) }
     }
 
     /// Counts the tokens generated since the last plan. Not earlier: while a batch shares the counts, adding
@@ -298,19 +408,22 @@ impl Sequence {
 
     /// Applies the answer to an entry and emits the resulting events.
     pub(crate) fn advance(&mut self, entry: &Entry, answer: &Answer, emit: &mut impl FnMut(Event)) {
-        self.computed = entry.slice.position + entry.tokens.len();
+        self.computed = entry.slice.position + entry.tokens.len() - entry.drafts().len();
         let not_finite = EngineError::NotFinite { position: self.computed - 1 };
-        self.unknown -= usize::from(entry.sample().is_some());
+        self.unknown -= entry.samples().len();
         match (&entry.want, answer) {
             (Want::Nothing, _) => {}
-            (Want::Token(..), Answer::Token(sampled)) => self.take(sampled, emit),
+            (Want::Tokens(..), Answer::Tokens(rows)) if !rows.is_empty() => {
+                self.take_rows(rows, entry.drafts(), emit);
+            }
             (Want::Pooled(_), Answer::Hidden(row)) if self.is_whole() => {
                 self.end(Event::Embedding(row.clone()), emit);
             }
             (Want::Pooled(_), Answer::Hidden(row)) => self.pool(row, emit),
-            (Want::Token(sample, _), _) => {
+            (Want::Tokens(samples, _), _) => {
                 // nothing could be sampled: either no token was allowed, or a logit was not finite
-                let why = match sample.mask.as_ref().map(Mask::wait) {
+                let mask = samples.first().and_then(|sample| sample.mask.as_ref());
+                let why = match mask.map(Mask::wait) {
                     Some(Err(why)) => EngineError::Constraint(why.to_string()),
                     Some(Ok(words)) if words.iter().all(|&word| word == 0) => {
                         EngineError::Constraint("no token is allowed".into())
@@ -320,6 +433,18 @@ impl Sequence {
                 self.end(Event::Failed(why), emit);
             }
             (Want::Pooled(_), _) => self.end(Event::Failed(not_finite), emit),
+        }
+    }
+
+    /// Takes the samples after the last known token and after the drafts that equal the samples before them. If
+    /// a draft's row has no sample, the next step finds out why.
+    fn take_rows(&mut self, rows: &[Sampled], drafts: &[u32], emit: &mut impl FnMut(Event)) {
+        for (row, sampled) in rows.iter().enumerate() {
+            self.take(sampled, emit);
+            if self.finished || drafts.get(row) != Some(&sampled.id) {
+                return;
+            }
+            self.computed += 1;
         }
     }
 
@@ -395,18 +520,19 @@ fn seen_last(tokens: &[u32], window: usize, prompt: usize) -> Seen {
 
 #[cfg(test)]
 mod tests {
-    use tern_graph::{Dry, Mirostat, MirostatVersion, Sample};
+    use tern_graph::{Dry, Mirostat, MirostatVersion};
 
     use super::*;
-    use crate::{Constraint, SharedConstraint};
+    use crate::Constraint;
 
     fn events(request: Request, ids: &[Option<u32>]) -> Vec<Event> {
         let mut sequence = Sequence::new(1, 1, request);
         let mut events = vec![];
         for id in ids {
-            let entry = sequence.next_entry(sequence.pending(), 0);
-            let answer = id.map_or(Answer::Nothing, |id| Answer::Token(Sampled { id, ..Sampled::default() }));
-            entry.make_mask();
+            let entry = sequence.next_entry(sequence.pending(), &[], 0);
+            let answer =
+                id.map_or(Answer::Nothing, |id| Answer::Tokens(vec![Sampled { id, ..Sampled::default() }]));
+            entry.make_masks();
             sequence.advance(&entry, &answer, &mut |e| events.push(e));
         }
         assert!(sequence.finished);
@@ -466,7 +592,7 @@ mod tests {
             let mut sequence = Sequence::new(1, 1, Request::embed(vec![1, 2, 3, 4], pooling));
             let mut events = vec![];
             for sum in [2.0, 6.0] {
-                let entry = sequence.next_entry(2, 0);
+                let entry = sequence.next_entry(2, &[], 0);
                 sequence.advance(&entry, &Answer::Hidden(vec![sum]), &mut |e| events.push(e));
             }
             assert_eq!(events, [Event::Embedding(vec![want])]);
@@ -477,9 +603,10 @@ mod tests {
     fn penalties_see_the_prompt_and_the_generated_tokens() {
         let sampling = Sampling { frequency: 1.0, ..Sampling::default() };
         let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4, 4, 2], 9) });
-        let entry = sequence.next_entry(3, 0);
-        sequence.advance(&entry, &Answer::Token(Sampled { id: 2, ..Sampled::default() }), &mut |_| ());
-        let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
+        let entry = sequence.next_entry(3, &[], 0);
+        sequence.advance(&entry, &Answer::Tokens(vec![Sampled { id: 2, ..Sampled::default() }]), &mut |_| ());
+        let seen =
+            sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0)]));
     }
 
@@ -501,14 +628,15 @@ mod tests {
             };
             let mut sequence = Sequence::new(1, 1, request);
             for grant in [3, 1] {
-                let entry = sequence.next_entry(grant, 0);
+                let entry = sequence.next_entry(grant, &[], 0);
                 sequence.advance(
                     &entry,
-                    &Answer::Token(Sampled { id: 2, ..Sampled::default() }),
+                    &Answer::Tokens(vec![Sampled { id: 2, ..Sampled::default() }]),
                     &mut |_| (),
                 );
             }
-            let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
+            let seen =
+                sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
             assert_eq!(seen, Some(want), "{window:?}");
         }
     }
@@ -519,12 +647,13 @@ mod tests {
         let request = Request { sampling, scored: 2, ..Request::new(vec![4], 9) };
         let mut sequence = Sequence::new(1, 1, request);
         for id in [2, 7, 2] {
-            let entry = sequence.next_entry(1, 0);
+            let entry = sequence.next_entry(1, &[], 0);
             let sampled = Sampled { id, mirostat: Some(3.0), ..Sampled::default() };
-            sequence.advance(&entry, &Answer::Token(sampled), &mut |_| ());
+            sequence.advance(&entry, &Answer::Tokens(vec![sampled]), &mut |_| ());
             assert_eq!(sequence.mirostat, (sequence.generated() == 3).then_some(3.0));
         }
-        let seen = sequence.next_entry(1, 0).sample().map(|s: &Sample| s.seen.counts().to_vec());
+        let seen =
+            sequence.next_entry(1, &[], 0).samples().first().map(|s: &Sample| s.seen.counts().to_vec());
         assert_eq!(seen, Some(vec![(2, 1), (4, 0), (7, 0)]));
     }
 
@@ -532,7 +661,7 @@ mod tests {
     fn sampling_that_depends_on_the_text_waits_for_the_token_in_flight() {
         let waits = |sampling: Sampling| {
             let mut sequence = Sequence::new(1, 1, Request { sampling, ..Request::new(vec![4], 9) });
-            sequence.next_entry(1, 0);
+            sequence.next_entry(1, &[], 0);
             sequence.must_wait()
         };
         let off = Sampling::default;

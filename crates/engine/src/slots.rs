@@ -54,8 +54,8 @@ pub(crate) struct Snapshot {
 /// The next step of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NextStep {
-    /// The step before it is in flight.
-    pub(crate) in_flight: bool,
+    /// The state before it may be needed again: the step before it is in flight, or it has drafts.
+    pub(crate) keeps_before: bool,
     /// The position after its last token.
     pub(crate) end: usize,
 }
@@ -101,9 +101,9 @@ impl Slots {
     pub(crate) fn next(&mut self, held: &mut HeldState, step: NextStep) -> Option<StateSlots> {
         let read = held.now.map(|state| state.slot);
         let before = held.before.take().map(|state| state.slot);
-        // in place, unless the state is needed again: because it is a snapshot, or because the step in
-        // flight, which writes it, may turn out to be the last one that counts
-        let in_place = read.filter(|slot| !step.in_flight && self.is_private(*slot));
+        // in place, unless the state is needed again: because it is a snapshot, because the step in flight,
+        // which writes it, may turn out to be the last one that counts, or because drafts may be rejected
+        let in_place = read.filter(|slot| !step.keeps_before && self.is_private(*slot));
         let write = match (in_place, before) {
             (None, Some(slot)) if self.is_private(slot) => slot,
             (in_place, before) => {
@@ -117,6 +117,16 @@ impl Slots {
         let before = held.now.replace(State { slot: write, position: step.end });
         held.before = before.filter(|state| state.slot != write);
         Some(StateSlots { read, write })
+    }
+
+    /// Returns to the state before the newest step, which kept it.
+    pub(crate) fn roll_back(&mut self, held: &mut HeldState) {
+        debug_assert!(held.before.is_some(), "the step kept the state before it");
+        if let Some(before) = held.before.take()
+            && let Some(now) = held.now.replace(before)
+        {
+            self.pool.release(now.slot);
+        }
     }
 
     /// Makes the state at a position a snapshot, instead of the last one that may be replaced; false if the
@@ -180,7 +190,7 @@ mod tests {
     use super::*;
 
     fn step(slots: &mut Slots, held: &mut HeldState, end: usize, in_flight: bool) -> (Option<u32>, u32) {
-        let StateSlots { read, write } = slots.next(held, NextStep { in_flight, end }).unwrap();
+        let StateSlots { read, write } = slots.next(held, NextStep { keeps_before: in_flight, end }).unwrap();
         (read, write)
     }
 
@@ -201,6 +211,18 @@ mod tests {
         slots.release(&mut held);
         slots.check([].into_iter()).unwrap();
         assert_eq!(slots.counts(), SlotCounts { total: 3, free: 3, snapshots: 1, taken: 1 });
+    }
+
+    #[test]
+    fn a_rejected_draft_returns_to_the_state_before_it() {
+        let (mut slots, mut held) = (Slots::new(2), HeldState::default());
+        step(&mut slots, &mut held, 4, false);
+        assert_eq!(step(&mut slots, &mut held, 7, true), (Some(0), 1), "not in place");
+        slots.roll_back(&mut held);
+        assert_eq!(held.now, Some(State { slot: 0, position: 4 }));
+        assert_eq!((slots.counts().free, step(&mut slots, &mut held, 6, true)), (1, (Some(0), 1)));
+        slots.release(&mut held);
+        slots.check([].into_iter()).unwrap();
     }
 
     #[test]

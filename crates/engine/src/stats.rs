@@ -39,6 +39,12 @@ pub struct Stats {
     pub started_tokens: u64,
     /// Those of them that were found in the prefix cache.
     pub cached_tokens: u64,
+    /// Drafts computed.
+    pub drafted_tokens: u64,
+    /// Those of them that equal what was sampled.
+    pub accepted_tokens: u64,
+    /// Steps of sequences that had drafts.
+    pub drafted_steps: u64,
     /// Steps run.
     pub steps: u64,
     /// Sequences preempted because others needed their pages.

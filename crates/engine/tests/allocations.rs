@@ -56,8 +56,11 @@ fn bytes_per_step(depth: usize, sampling: &Sampling) -> usize {
         let before = BYTES.get();
         let batch = scheduler.plan(usize::MAX);
         let step = batch.to_step(|entry: &Entry| !entry.needs_hidden());
-        let answers: Vec<Answer> =
-            batch.entries.iter().map(|_| Answer::Token(Sampled { id: 31, ..Sampled::default() })).collect();
+        let answers: Vec<Answer> = batch
+            .entries
+            .iter()
+            .map(|_| Answer::Tokens(vec![Sampled { id: 31, ..Sampled::default() }]))
+            .collect();
         drop(step);
         scheduler.apply(&batch, &answers);
         fewest = fewest.min(BYTES.get() - before);

@@ -68,6 +68,46 @@ impl Constraint for GrammarConstraint {
             TextMatcher::Gbnf(matcher) => matcher.accept(token),
         })
     }
+
+    fn look_ahead(&mut self, drafts: &[u32]) -> Vec<Result<Vec<u32>, String>> {
+        let (mut masks, mut taken) = (vec![self.mask()], 0);
+        if !self.looks_ahead() {
+            return masks;
+        }
+        for draft in drafts {
+            let allowed = |mask: &Vec<u32>| {
+                mask.get(*draft as usize / 32).is_some_and(|word| word >> (draft % 32) & 1 == 1)
+            };
+            if !matches!(masks.last(), Some(Ok(mask)) if allowed(mask)) {
+                break;
+            }
+            let Ok(complete) = self.accept(*draft) else { break };
+            taken += 1;
+            if complete {
+                break;
+            }
+            masks.push(self.mask());
+        }
+        let matcher = &mut self.matcher;
+        let back = guarded(|| match matcher {
+            TextMatcher::Parser(matcher) => matcher.rollback(taken).map_err(|error| error.to_string()),
+            TextMatcher::Gbnf(_) => Ok(()),
+        });
+        // the state is lost: nothing may follow
+        back.map_or_else(|error| vec![Err(error)], |()| masks)
+    }
+
+    /// The automaton of a GBNF grammar drops states that it has left, and cannot go back to them.
+    fn looks_ahead(&self) -> bool {
+        matches!(self.matcher, TextMatcher::Parser(_))
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        match &mut self.matcher {
+            TextMatcher::Parser(matcher) => guarded(|| Ok(matcher.compute_ff_tokens())).unwrap_or_default(),
+            TextMatcher::Gbnf(_) => vec![],
+        }
+    }
 }
 
 impl std::fmt::Debug for GrammarConstraint {

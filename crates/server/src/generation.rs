@@ -63,6 +63,9 @@ pub(crate) struct Generation<'a> {
     /// Tokens of prompts that are generated, per prompt and in all choices.
     scored: Scored,
     cached_tokens: usize,
+    /// Guessed tokens of all choices, and those of them that were right.
+    drafted_tokens: usize,
+    accepted_tokens: usize,
     log: RequestLog,
     /// Choices that have not ended.
     open: usize,
@@ -156,6 +159,8 @@ impl Started {
             prompt_tokens: self.prompt_tokens,
             scored: self.scored,
             cached_tokens: 0,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
             log: log.clone(),
             open: self.count,
             reason: "abort",
@@ -178,6 +183,11 @@ impl Generation<'_> {
             let delta = match event {
                 Event::Started { cached } => {
                     self.begin(at, cached);
+                    continue;
+                }
+                Event::Drafted { drafted, accepted } => {
+                    self.drafted_tokens += drafted;
+                    self.accepted_tokens += accepted;
                     continue;
                 }
                 Event::Token(sampled) => {
@@ -216,7 +226,11 @@ impl Generation<'_> {
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: self.cached_tokens },
-            completion_tokens_details: CompletionDetails { reasoning_tokens },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens,
+                accepted_prediction_tokens: self.accepted_tokens,
+                rejected_prediction_tokens: self.drafted_tokens - self.accepted_tokens,
+            },
         }
     }
 

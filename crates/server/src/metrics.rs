@@ -176,7 +176,7 @@ const HISTOGRAMS: [(&str, &str, Select); 6] = [
 ];
 
 /// Name, type, help and value of the engine's metrics.
-fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 25] {
+fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 28] {
     let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
@@ -264,6 +264,24 @@ fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str
             "gauge",
             "Memory of the state slots with a snapshot.",
             state_bytes(stats.state_snapshots),
+        ),
+        (
+            "vllm:spec_decode_num_drafts_total",
+            "counter",
+            "Steps of sequences with drafts of speculative decoding.",
+            stats.drafted_steps as f64,
+        ),
+        (
+            "vllm:spec_decode_num_draft_tokens_total",
+            "counter",
+            "Drafts computed.",
+            stats.drafted_tokens as f64,
+        ),
+        (
+            "vllm:spec_decode_num_accepted_tokens_total",
+            "counter",
+            "Drafts that equal what was sampled.",
+            stats.accepted_tokens as f64,
         ),
         ("tern:state_snapshots_taken_total", "counter", "Snapshots taken.", stats.snapshots_taken as f64),
         (

@@ -209,6 +209,10 @@ pub struct Answer {
     pub prompt_tokens: usize,
     /// Tokens of the prompt that were in the prefix cache.
     pub cached_tokens: usize,
+    /// Tokens that were guessed, and computed with others in one step.
+    pub drafted_tokens: usize,
+    /// Those of them that were right.
+    pub accepted_tokens: usize,
 }
 
 impl Answer {

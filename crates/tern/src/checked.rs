@@ -102,6 +102,7 @@ impl CheckedModel {
             Some(tower) => Some(Arc::new(tower.encoder(&tokenizer, options.threads, options.images)?)),
             None => None,
         };
+        let runs_ahead = backend.runs_ahead();
         let (handle, plan) = start_engine(opened, backend, options, progress)?;
         let facts = ModelFacts { memory: plan.total(), ..facts };
         let tokenizer = Arc::new(tokenizer);
@@ -116,7 +117,8 @@ impl CheckedModel {
             adapters,
             images,
         };
-        Ok(Model::from_parts_after(start, parts, template_traits, Some(facts)))
+        let model = Model::from_parts_after(start, parts, template_traits, Some(facts));
+        Ok(model.with_drafts(options.speculation.drafts(options.draft_max, runs_ahead)))
     }
 }
 

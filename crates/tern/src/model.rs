@@ -29,6 +29,8 @@ pub struct Model {
     inner: Arc<Inner>,
     /// The adapters that its requests use.
     pub(crate) active: AdapterScales,
+    /// Drafts of a request at most.
+    pub(crate) draft_max: usize,
 }
 
 struct Inner {
@@ -143,7 +145,7 @@ impl Model {
             parts,
         };
         let active = AdapterScales::NONE;
-        let model = Model { inner: Arc::new(inner), active };
+        let model = Model { inner: Arc::new(inner), active, draft_max: 0 };
         model.with_adapters(model.all_adapters())
     }
 
@@ -154,6 +156,12 @@ impl Model {
     /// The name it was loaded by.
     pub fn name(&self) -> &str {
         &self.inner.parts.name
+    }
+
+    /// The same model with up to this many drafts per sequence and step: speculative decoding.
+    #[must_use]
+    pub fn with_drafts(self, most: usize) -> Model {
+        Model { draft_max: most, ..self }
     }
 
     /// The engine: token ids in, token ids out, statistics, shutdown.
@@ -240,6 +248,9 @@ impl Model {
 /// Texts that a model which reads them whole has at once, at least: short ones fill a step together.
 const TEXTS_IN_STEP: usize = 256;
 
+/// Drafts of all sequences together in a step at most.
+const DRAFTS_IN_STEP: usize = 32;
+
 pub(crate) fn start_engine(
     opened: OpenedModel,
     backend: Box<dyn Backend>,
@@ -251,6 +262,7 @@ pub(crate) fn start_engine(
         return start_encoder(opened, backend, options, progress);
     }
     let planning = options.claims.plan();
+    let drafts = options.speculation.drafts(options.draft_max, backend.runs_ahead());
     let info = backend.info();
     let all_free = planning.left(info.memory_free);
     let (context, seqs) = (opened.context(), options.max_seqs);
@@ -265,7 +277,9 @@ pub(crate) fn start_engine(
         let sized = |pages: usize| {
             let (window, state) = (None, None);
             let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window, state };
-            sizes.with_window(graph).with_slots(graph, slots)
+            let sizes = sizes.with_window(graph).with_slots(graph, slots);
+            let drafts = drafts.saturating_mul(seqs).min(DRAFTS_IN_STEP).min(max_tokens - seqs);
+            Capacity { max_outputs: seqs + drafts, ..sizes }
         };
         let free = free.saturating_sub(opened.state_bytes(&sized(1)));
         let bytes = |pages| opened.kv_bytes(&sized(pages));

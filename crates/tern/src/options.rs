@@ -4,7 +4,9 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims, TowerFile};
+use crate::{
+    AdapterFile, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims, Speculation, TowerFile,
+};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -64,6 +66,10 @@ pub struct LoadOptions {
     pub pooling: Option<Pooling>,
     /// A chat template to use instead of the file's.
     pub chat_template: Option<String>,
+    /// Where the drafts of speculative decoding come from.
+    pub speculation: Speculation,
+    /// Drafts per sequence and step at most; requests may have fewer.
+    pub draft_max: usize,
     /// Adapters to load with the model, numbered in order.
     pub adapters: Vec<AdapterFile>,
     /// Where the tower of its images is.
@@ -73,6 +79,9 @@ pub struct LoadOptions {
     /// Where models are cached and how they are fetched; from the process environment if not set.
     pub hub: Option<tern_hub::Config>,
 }
+
+/// Drafts per sequence and step at most, if nothing else is chosen.
+pub const DRAFT_MAX: usize = 8;
 
 /// Tokens that one sequence may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +193,8 @@ impl Default for LoadOptions {
             access: Access::default(),
             pooling: None,
             chat_template: None,
+            speculation: Speculation::Auto,
+            draft_max: DRAFT_MAX,
             adapters: vec![],
             tower: TowerFile::Auto,
             images: ImageOptions::default(),

@@ -173,6 +173,30 @@ impl Preamble {
         let keep = self.end.len().saturating_sub(1);
         self.tail.drain(..self.tail.len().saturating_sub(keep));
     }
+
+    /// Takes a token; false if it belongs to the constraint.
+    fn take(&mut self, token: u32) -> Result<bool, String> {
+        match self.state {
+            State::Constrained => return Ok(false),
+            State::Free => {}
+            State::Header => {
+                let headers = self.headers.as_mut();
+                let state = headers.map_or(Ok(Some(State::Constrained)), |headers| headers.take(token))?;
+                self.state = state.unwrap_or(State::Header);
+            }
+            State::Reasoning => self.reason(token),
+            State::Undecided if self.think == Some(token) => {
+                self.think = None; // once
+                self.state = State::Reasoning;
+            }
+            State::Undecided if self.call == Some(token) => self.state = State::Free,
+            State::Undecided => {
+                self.state = State::Constrained;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// A constraint that applies after the preamble.
@@ -209,35 +233,44 @@ impl<C: Constraint> Constraint for AfterPreamble<C> {
     }
 
     fn accept(&mut self, token: u32) -> Result<bool, String> {
-        let preamble = &mut self.preamble;
-        match preamble.state {
-            State::Free => Ok(false),
-            State::Header => {
-                let state = preamble
-                    .headers
-                    .as_mut()
-                    .map_or(Ok(Some(State::Constrained)), |headers| headers.take(token))?;
-                preamble.state = state.unwrap_or(State::Header);
-                Ok(false)
+        match self.preamble.take(token)? {
+            true => Ok(false),
+            false => self.constraint.accept(token),
+        }
+    }
+
+    fn look_ahead(&mut self, drafts: &[u32]) -> Vec<Result<Vec<u32>, String>> {
+        let known = self.preamble.clone();
+        let (mut masks, mut rest) = (vec![], drafts);
+        loop {
+            if self.preamble.state == State::Constrained {
+                masks.extend(self.constraint.look_ahead(rest));
+                break;
             }
-            State::Constrained => self.constraint.accept(token),
-            State::Reasoning => {
-                preamble.reason(token);
-                Ok(false)
+            masks.push(self.mask());
+            let Some((draft, after)) = rest.split_first() else { break };
+            match self.preamble.take(*draft) {
+                Ok(true) => rest = after,
+                Ok(false) => {
+                    // the constraint takes this draft; what is allowed instead of it is in the last mask
+                    masks.extend(self.constraint.look_ahead(rest).into_iter().skip(1));
+                    break;
+                }
+                Err(_) => break,
             }
-            State::Undecided if preamble.think == Some(token) => {
-                preamble.think = None; // once
-                preamble.state = State::Reasoning;
-                Ok(false)
-            }
-            State::Undecided if preamble.call == Some(token) => {
-                preamble.state = State::Free;
-                Ok(false)
-            }
-            State::Undecided => {
-                preamble.state = State::Constrained;
-                self.constraint.accept(token)
-            }
+        }
+        self.preamble = known;
+        masks
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.constraint.looks_ahead()
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        match self.preamble.state {
+            State::Constrained => self.constraint.forced(),
+            _ => vec![],
         }
     }
 }
@@ -286,6 +319,24 @@ mod tests {
         assert_eq!(constraint.accept(2), Ok(false));
         assert_eq!(constraint.mask().unwrap()[0], u32::MAX); // the call may end the text
         assert_eq!(constraint.accept(9), Ok(false));
+    }
+
+    #[test]
+    fn drafts_are_masked_as_the_tokens_would_be() {
+        for (state, drafts) in [
+            (State::Undecided, vec![7]),
+            (State::Undecided, vec![2, 9, 7]),
+            (State::Undecided, vec![1, 9, 9]),
+            (State::Constrained, vec![7]),
+        ] {
+            let mut constraint = after_preamble(state);
+            let ahead = constraint.look_ahead(&drafts);
+            assert!(!ahead.is_empty() && ahead.len() <= drafts.len() + 1);
+            for (mask, draft) in ahead.into_iter().zip(drafts) {
+                assert_eq!(constraint.mask(), mask, "{state:?}");
+                constraint.accept(draft).unwrap();
+            }
+        }
     }
 
     #[test]

@@ -61,6 +61,8 @@ pub struct Request {
     pub priority: i32,
     /// Separate the answer of a chat into reasoning, content and tool calls. Otherwise all of it is content.
     pub separate: bool,
+    /// Tokens that a step may guess at most, if fewer than the model was loaded with; 0 disables it.
+    pub draft_max: Option<usize>,
 }
 
 impl Request {
@@ -77,6 +79,7 @@ impl Request {
             ignore_end: false,
             priority: 0,
             separate: true,
+            draft_max: None,
         }
     }
 
@@ -218,6 +221,7 @@ impl Model {
             constraint,
             adapters: self.active_adapters().clone(),
             images,
+            drafts: self.drafts(request.draft_max),
             ..tern_engine::Request::new(tokens, self.max_tokens(prompt_tokens, request.max_tokens)?)
         })?;
         Ok(TextStream::new(stream, reader, prompt_tokens))
@@ -271,6 +275,11 @@ impl Model {
             }
             (None, left) => Ok(left),
         }
+    }
+
+    /// How many tokens a step may guess: what was requested, within what the model was loaded with.
+    pub fn drafts(&self, requested: Option<usize>) -> usize {
+        requested.map_or(self.draft_max, |most| most.min(self.draft_max))
     }
 
     /// All sampling parameters of a request.
@@ -350,7 +359,7 @@ fn embedding(stream: TokenStream) -> Result<Vec<f32>, Error> {
         match event {
             Event::Embedding(vector) => return Ok(vector),
             Event::Failed(error) => return Err(error.into()),
-            Event::Started { .. } | Event::Token(_) | Event::Done(_) => {}
+            Event::Started { .. } | Event::Drafted { .. } | Event::Token(_) | Event::Done(_) => {}
         }
     }
     Err(Error::Cancelled)

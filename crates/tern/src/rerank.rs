@@ -224,7 +224,7 @@ impl ScoreResult {
         match event {
             Event::Embedding(vector) => Some(ScoreResult::Vector(vector.clone())),
             Event::Token(sampled) => Some(ScoreResult::Token { id: sampled.id, logprob: sampled.logprob? }),
-            Event::Started { .. } | Event::Done(_) | Event::Failed(_) => None,
+            Event::Started { .. } | Event::Drafted { .. } | Event::Done(_) | Event::Failed(_) => None,
         }
     }
 

@@ -17,12 +17,16 @@ pub struct TextStream {
     reader: AnswerReader,
     prompt_tokens: usize,
     cached_tokens: usize,
+    drafted_tokens: usize,
+    accepted_tokens: usize,
     ended: bool,
 }
 
 impl TextStream {
     pub(crate) fn new(tokens: TokenStream, reader: AnswerReader, prompt_tokens: usize) -> TextStream {
-        TextStream { tokens, reader, prompt_tokens, cached_tokens: 0, ended: false }
+        let (cached_tokens, drafted_tokens, accepted_tokens) = (0, 0, 0);
+        let ended = false;
+        TextStream { tokens, reader, prompt_tokens, cached_tokens, drafted_tokens, accepted_tokens, ended }
     }
 
     /// The next piece; `None` after the last one.
@@ -84,8 +88,14 @@ impl TextStream {
         self.cached_tokens
     }
 
+    /// Tokens that were guessed so far, and those of them that were right.
+    pub fn drafted_tokens(&self) -> (usize, usize) {
+        (self.drafted_tokens, self.accepted_tokens)
+    }
+
     fn counted(&self, answer: Answer) -> Answer {
-        Answer { prompt_tokens: self.prompt_tokens, cached_tokens: self.cached_tokens, ..answer }
+        let TextStream { prompt_tokens, cached_tokens, drafted_tokens, accepted_tokens, .. } = *self;
+        Answer { prompt_tokens, cached_tokens, drafted_tokens, accepted_tokens, ..answer }
     }
 
     /// What an event adds, if anything.
@@ -93,6 +103,11 @@ impl TextStream {
         let piece = match event {
             Some(Event::Started { cached }) => {
                 self.cached_tokens = cached;
+                return None;
+            }
+            Some(Event::Drafted { drafted, accepted }) => {
+                self.drafted_tokens += drafted;
+                self.accepted_tokens += accepted;
                 return None;
             }
             Some(Event::Token(sampled)) => self.reader.token(sampled).map(Ok)?,

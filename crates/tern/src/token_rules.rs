@@ -68,6 +68,20 @@ impl Ruled {
         }
         mask
     }
+
+    /// Excludes what may not follow the text.
+    fn restrict(&self, mask: &mut [u32]) {
+        if self.text.len() < self.rules.min_tokens {
+            self.end_tokens.iter().for_each(|&token| clear(mask, token));
+        }
+        for word in self.rules.bad_words.iter() {
+            if let Some((&last, before)) = word.split_last()
+                && self.text.ends_with(before)
+            {
+                clear(mask, last);
+            }
+        }
+    }
 }
 
 fn clear(mask: &mut [u32], token: u32) {
@@ -89,16 +103,7 @@ impl Constraint for Ruled {
             Some(inner) => inner.mask()?,
             None => self.all(),
         };
-        if self.text.len() < self.rules.min_tokens {
-            self.end_tokens.iter().for_each(|&token| clear(&mut mask, token));
-        }
-        for word in self.rules.bad_words.iter() {
-            if let Some((&last, before)) = word.split_last()
-                && self.text.ends_with(before)
-            {
-                clear(&mut mask, last);
-            }
-        }
+        self.restrict(&mut mask);
         Ok(mask)
     }
 
@@ -109,6 +114,34 @@ impl Constraint for Ruled {
         }
         self.text.push(token);
         self.inner.as_mut().map_or(Ok(false), |inner| inner.accept(token))
+    }
+
+    fn look_ahead(&mut self, drafts: &[u32]) -> Vec<Result<Vec<u32>, String>> {
+        if self.forced < self.rules.forced.len() {
+            return vec![self.mask()];
+        }
+        let mut masks = match &mut self.inner {
+            Some(inner) => inner.look_ahead(drafts),
+            None => vec![Ok(self.all()); drafts.len() + 1],
+        };
+        let known = self.text.len();
+        for (at, mask) in masks.iter_mut().enumerate() {
+            if let Ok(mask) = mask {
+                self.restrict(mask);
+            }
+            self.text.extend(drafts.get(at));
+        }
+        self.text.truncate(known);
+        masks
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.inner.as_ref().is_none_or(|inner| inner.looks_ahead())
+    }
+
+    fn forced(&mut self) -> Vec<u32> {
+        let scored = self.forced < self.rules.forced.len();
+        self.inner.as_mut().filter(|_| !scored).map_or(vec![], |inner| inner.forced())
     }
 }
 
@@ -131,6 +164,19 @@ mod tests {
         ] {
             assert_eq!(ruled.mask().unwrap(), [mask]);
             assert_eq!(ruled.accept(token), Ok(false));
+        }
+    }
+
+    #[test]
+    fn drafts_are_restricted_as_the_tokens_would_be() {
+        let rules = TokenRules { min_tokens: 2, bad_words: [vec![1, 2]].into(), ..TokenRules::default() };
+        let mut ruled =
+            Ruled { rules, inner: None, end_tokens: [0].into(), vocab: 7, forced: 0, text: vec![5] };
+        let ahead = ruled.look_ahead(&[1, 4]);
+        assert_eq!(ahead, [Ok(vec![0b111_1110]), Ok(vec![0b111_1011]), Ok(vec![0b111_1111])]);
+        for (mask, token) in ahead.into_iter().zip([1, 4, 3]) {
+            assert_eq!(ruled.mask(), mask);
+            ruled.accept(token).unwrap();
         }
     }
 }

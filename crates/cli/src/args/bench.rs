@@ -1,10 +1,12 @@
 //! The flags of `tern bench`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use tern::Device;
 
 use super::values::{self, positive};
-use super::{BenchEmbedArgs, BenchServeArgs, ModelArgs};
+use super::{BenchEmbedArgs, BenchServeArgs, ModelArgs, SamplingArgs};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -51,6 +53,8 @@ pub(crate) enum BenchWhat {
     Plan(BenchPlanArgs),
     /// Measure a conversation of several turns: tokens that each computes, time to its first token
     Turns(BenchTurnsArgs),
+    /// Measure speculative decoding on real prompts: with and without drafts, and whether a text differs
+    Speculate(Box<BenchSpeculateArgs>),
     /// Measure embeddings of a model that reads texts whole
     Embed(BenchEmbedArgs),
     /// Measure a server with the OpenAI API under load: throughput and latencies
@@ -76,6 +80,29 @@ pub(crate) struct BenchTurnsArgs {
     /// Tokens of each answer
     #[arg(short = 'n', long, value_name = "TOKENS", default_value_t = 32, value_parser = positive)]
     pub(crate) answer: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchSpeculateArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// File with a prompt per line: a text, or a JSON object with the member `prompt`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: PathBuf,
+    /// Maximum number of generated tokens per prompt
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 200, value_parser = positive)]
+    pub(crate) max_tokens: usize,
+    /// Texts that are generated at once
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    pub(crate) streams: usize,
+    /// Pass the prompts as they are, without the chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

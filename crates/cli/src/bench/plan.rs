@@ -55,7 +55,7 @@ fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
     for id in 0..steady {
         scheduler.add(id as u64, Request::new(prompt(id), 3 * STEPS))?;
     }
-    let decoding = |batch: &Batch| batch.entries.iter().filter(|e| e.sample().is_some()).count();
+    let decoding = |batch: &Batch| batch.entries.iter().filter(|e| !e.samples().is_empty()).count();
     loop {
         let batch = scheduler.plan(usize::MAX);
         let all = decoding(&batch) == steady;
@@ -84,5 +84,5 @@ fn time(seqs: usize, depth: usize, prompts: bool) -> CliResult<(f64, f64)> {
 }
 
 fn answers(batch: &Batch) -> Vec<Answer> {
-    batch.entries.iter().map(|_| Answer::Token(Sampled { id: 9, ..Sampled::default() })).collect()
+    batch.entries.iter().map(|_| Answer::Tokens(vec![Sampled { id: 9, ..Sampled::default() }])).collect()
 }

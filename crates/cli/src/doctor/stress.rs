@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) tie: f64,
     /// An engine without progress for this long counts as hanging.
     pub(crate) hang: Duration,
+    /// Drafts of a request at most; requests that run alone have none.
+    pub(crate) drafts: usize,
 }
 
 /// Runs requests alone, then in mixes until the time has passed.
@@ -120,6 +122,8 @@ impl Run<'_> {
             steps: after.steps - before.steps,
             preemptions: after.preemptions - before.preemptions,
             cached_tokens: after.cached_tokens - before.cached_tokens,
+            drafted_tokens: after.drafted_tokens - before.drafted_tokens,
+            accepted_tokens: after.accepted_tokens - before.accepted_tokens,
             ..after
         };
         let alone = self.alone.len();
@@ -172,7 +176,8 @@ impl Run<'_> {
     fn start_one_of(&mut self, requests: &[usize]) -> Result<(), Failure> {
         let request = requests[self.random.below(requests.len())];
         let cancel = (self.random.below(8) == 0).then(|| self.random.below(self.pool[request].max_tokens));
-        let stream = self.generate(self.pool[request].clone())?;
+        let drafts = self.plan.drafts * usize::from(self.random.below(4) > 0);
+        let stream = self.generate(Request { drafts, ..self.pool[request].clone() })?;
         self.counts.requests += 1;
         self.open.push(Open { request, text: vec![], cancel, stream });
         Ok(())
@@ -186,7 +191,7 @@ impl Run<'_> {
                 open.text.push(token.id);
                 self.counts.tokens += 1;
             }
-            Event::Started { .. } => {}
+            Event::Started { .. } | Event::Drafted { .. } => {}
             Event::Done(Finish::Length) => {
                 open.cancel = None; // too late
                 ended = true;

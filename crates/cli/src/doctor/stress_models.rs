@@ -39,7 +39,7 @@ struct Row {
 
 pub(crate) fn all(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     let time = Duration::from_secs(args.seconds);
-    let plan = Plan { streams: args.streams, time, seed: args.seed, tie: 0.0, hang: HANG };
+    let plan = Plan { streams: args.streams, time, seed: args.seed, tie: 0.0, hang: HANG, drafts: 0 };
     let mut rows = vec![];
     let named = args.synthetic.is_empty() || args.model.given().is_some();
     let specs = named.then_some(None).into_iter().chain(args.synthetic.iter().map(Some));
@@ -86,6 +86,8 @@ fn one(
     }
     let opened = args.model.open("stories", spec, Context::AtMost(CONTEXT))?;
     let sizes = sizes(&opened, plan)?;
+    let backend = args.model.backend()?;
+    plan.drafts = args.model.speculate.drafts(args.model.draft_max, backend.runs_ahead());
     let limits = Limits {
         max_seqs: plan.streams,
         max_context: sizes.context,
@@ -94,7 +96,7 @@ fn one(
     };
     // scarce, so that sequences are preempted
     let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
-    let max_outputs = plan.streams;
+    let max_outputs = plan.streams * (1 + plan.drafts);
     let capacity = Capacity {
         pages,
         page_len: PAGE_LEN,
@@ -107,7 +109,7 @@ fn one(
     let slots = StateCapacity::PER_SEQUENCE * plan.streams + SNAPSHOTS;
     let capacity = capacity.with_window(graph).with_slots(graph, slots);
     let has_experts = opened.model.has_experts();
-    let mut runner = opened.runner(args.model.backend()?, capacity, &args.model.progress())?;
+    let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     if args.model.device.gpu().is_some() && !args.model.reproducible {
         let measured = deviation.insert(Deviation::measure(&mut runner, sizes.vocab, plan.seed)?);
@@ -184,12 +186,14 @@ fn details(row: &Row, out: &mut impl Write) -> CliResult<()> {
     writeln!(
         out,
         "engine   {} steps, {} of them with prefill and decode, at most {} sequences per step; {} preemptions, {} prompt \
-         tokens from the prefix cache; {} pages",
+         tokens from the prefix cache; {} of {} drafts accepted; {} pages",
         units::thousands(o.stats.steps),
         units::thousands(o.steps.mixed),
         o.steps.sequences,
         units::thousands(o.stats.preemptions),
         units::thousands(o.stats.cached_tokens),
+        units::thousands(o.stats.accepted_tokens),
+        units::thousands(o.stats.drafted_tokens),
         o.stats.pages_total
     )?;
     let mut sizes = vec![];

@@ -10,13 +10,13 @@ const PAIRS: Capacity =
 
 fn entry(tokens: &[u32], position: usize, pages: &[u32]) -> Entry {
     let slice = Slice::new(tokens.len(), position, pages.to_vec());
-    let want = Want::Token(Sample::default(), None);
+    let want = Want::Tokens(vec![Sample::default()], None);
     Entry { id: 1, tokens: tokens.to_vec(), slice, want, carried: None }
 }
 
 fn next(runner: &mut ScriptedRunner, entries: Vec<Entry>) -> Result<Vec<u32>, String> {
     let out = runner.step(&Batch { entries, ..Batch::default() }).map_err(|e| e.to_string())?;
-    let id = |answer| if let Answer::Token(s) = answer { Some(s.id) } else { None };
+    let id = |answer| if let Answer::Tokens(s) = answer { s.first().map(|s| s.id) } else { None };
     Ok(out.into_iter().filter_map(id).collect())
 }
 
@@ -98,7 +98,7 @@ fn a_carried_token_is_the_sample_of_the_batch_before() {
     runner.submit(&first).unwrap();
     runner.submit(&second).unwrap();
     assert_eq!(runner.submit(&second).unwrap_err().to_string(), "2 batches are in flight");
-    let id = |answer: &Answer| if let Answer::Token(s) = answer { s.id } else { 0 };
+    let id = |answer: &Answer| if let Answer::Tokens(s) = answer { s[0].id } else { 0 };
     let mut collect = || runner.collect().map(|answers| answers.iter().map(id).collect::<Vec<_>>());
     assert_eq!((collect().unwrap(), collect().unwrap()), (vec![4, 8], vec![9]));
     assert_eq!(collect().unwrap_err().to_string(), "no batch is in flight");
@@ -111,7 +111,7 @@ fn the_draw_counts_only_with_a_temperature() {
     let runner = &mut ScriptedRunner::new(1000, PAIRS);
     let mut with = |temperature, draw| {
         let sampling = Sampling { temperature, ..Sampling::default() };
-        let want = Want::Token(Sample { draw, ..sampling.into() }, None);
+        let want = Want::Tokens(vec![Sample { draw, ..sampling.into() }], None);
         next(runner, vec![Entry { want, ..entry(&[1], 0, &[0]) }])
     };
     assert_eq!(with(0.0, 0.1), with(0.0, 0.9));

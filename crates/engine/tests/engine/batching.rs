@@ -28,10 +28,13 @@ fn request() -> impl Strategy<Value = Request> {
         ..Sampling::default()
     });
     let window = prop::option::weighted(0.3, 0..30usize);
+    let drafts = prop::sample::select(vec![0, 1, 4, 16]);
     let adapters = prop::sample::select(vec![&[][..], &[], &[], &[1.0], &[0.0, 1.0], &[0.5, 1.0]]);
-    (prompt(), 1..40usize, sampling, ends, (-1..2i32, 0..3u64), (pooling, window, adapters)).prop_map(
-        |(prompt, max_tokens, sampling, ends, (priority, client), (pooling, penalty_window, adapters))| {
+    (prompt(), 1..40usize, sampling, ends, (-1..2i32, 0..3u64), (pooling, window, adapters, drafts)).prop_map(
+        |(prompt, max_tokens, sampling, ends, (priority, client), more)| {
+            let (pooling, penalty_window, adapters, drafts) = more;
             Request {
+                drafts,
                 adapters: AdapterScales::new(adapters),
                 sampling,
                 end_tokens: ends.into(),
@@ -58,13 +61,13 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 
 /// Scenarios, and sizes with which each fits alone but often no two at the same time.
 fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capacity)> {
-    let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize);
+    let sizes = (1..6usize, 0..30usize, 1..9usize, 0..20usize, 0..12usize);
     // half of the runs have layers with a window, whose pages are as few as one sequence needs, or some more
     let window = prop::option::of((1..30usize, 0..12usize));
     // and half have recurrent layers, with slots for two sequences at least, or enough for many snapshots
     let slots = prop::option::of(2..24usize);
     (prop::collection::vec(scenario(), 1..10), sizes, window, slots).prop_map(
-        |(scenarios, (max_seqs, chunk, page_len, spare), window, slots)| {
+        |(scenarios, (max_seqs, chunk, page_len, spare, drafts), window, slots)| {
             // more than a vector needs
             let fed = |g: &Scenario| g.request.prompt.len() + g.request.max_tokens - 1;
             let largest = scenarios.iter().map(fed).max().unwrap_or(1);
@@ -75,7 +78,7 @@ fn scenarios_and_sizes() -> impl Strategy<Value = (Vec<Scenario>, Limits, Capaci
                 pages,
                 page_len,
                 max_tokens: max_seqs + chunk,
-                max_outputs: max_seqs,
+                max_outputs: max_seqs + drafts,
                 window: window.map(|(tokens, more)| window_pages(tokens, page_len, pages, more)),
                 state: slots.map(|slots| StateCapacity { slots, bytes: 1 }),
             };
@@ -96,18 +99,69 @@ proptest! {
     fn batching_never_changes_the_text(
         (scenarios, limits, capacity) in scenarios_and_sizes(),
         budgets in prop::collection::vec(1..60usize, 1..5),
+        repeats in any::<bool>(),
     ) {
-        let scripted = || ScriptedRunner::new(VOCAB, capacity);
+        let scripted = || if repeats { repeating(capacity) } else { ScriptedRunner::new(VOCAB, capacity) };
         for mut runner in [scripted(), scripted().running_ahead()] {
             let (outcomes, _) = run((limits, capacity), &mut runner, &scenarios, &budgets).map_err(TestCaseError::fail)?;
             prop_assert_eq!(outcomes.len(), scenarios.len());
             for (scenario, together) in scenarios.iter().zip(&outcomes) {
-                let mut roomy = ScriptedRunner::new(VOCAB, Capacity { window: None, state: None, ..capacity });
+                let roomy = Capacity { window: None, state: None, ..capacity };
+                let mut roomy = if repeats { repeating(roomy) } else { ScriptedRunner::new(VOCAB, roomy) };
                 let alone = alone(&mut roomy, scenario).map_err(TestCaseError::fail)?;
                 let ended = together.finish.is_some() || !together.vector.is_empty();
                 prop_assert!(scenario.cancelled.is_some() || ended);
                 compare(&alone, together, scenario).map_err(TestCaseError::fail)?;
             }
+        }
+    }
+}
+
+/// Every next token is the one some places back, but now and then another: many drafts are right, some are not.
+fn repeating(capacity: Capacity) -> ScriptedRunner {
+    ScriptedRunner::answering(VOCAB, capacity, |history, sample| {
+        let (len, penalised) = (history.len(), sample.seen.counts().len() as u32);
+        let drawn = (sample.draw * 4.0) as u32 * u32::from(sample.params.temperature > 0.0);
+        let other = history.iter().fold(penalised, |sum, id| sum.wrapping_mul(31).wrapping_add(*id));
+        match history.get(len.wrapping_sub(5)) {
+            Some(id) if !len.is_multiple_of(13) && drawn < 3 => Some(*id),
+            _ => Some((other + drawn) % VOCAB as u32),
+        }
+    })
+}
+
+#[test]
+fn repeated_texts_take_fewer_steps_and_do_not_change() {
+    let limits = Limits { max_seqs: 3, max_context: 200, max_waiting: 9, step_millis: 0 };
+    for (window, state) in [
+        (None, None),
+        (Some(window_pages(9, 4, 150, 30)), None),
+        (None, Some(StateCapacity { slots: 12, bytes: 1 })),
+    ] {
+        let capacity = Capacity { pages: 150, page_len: 4, max_tokens: 32, max_outputs: 24, window, state };
+        let steps = |drafts: usize, ahead: bool| {
+            let scenarios: Vec<Scenario> = scenarios(&[20, 31, 7], 120)
+                .into_iter()
+                .map(|s| Scenario { request: Request { drafts, ..s.request }, ..s })
+                .collect();
+            let runner = repeating(capacity);
+            let mut runner = if ahead { runner.running_ahead() } else { runner };
+            let (outcomes, stats) = run((limits, capacity), &mut runner, &scenarios, &[32]).unwrap();
+            (outcomes.into_iter().map(|outcome| outcome.text).collect::<Vec<_>>(), stats)
+        };
+        let (texts, plain) = steps(0, false);
+        assert_eq!((plain.drafted_tokens, plain.accepted_tokens), (0, 0));
+        for ahead in [false, true] {
+            let (drafted, stats) = steps(8, ahead);
+            assert_eq!(drafted, texts);
+            assert!(
+                stats.steps * 3 < plain.steps * 2,
+                "{} steps, {} without drafts",
+                stats.steps,
+                plain.steps
+            );
+            assert!(stats.accepted_tokens > 150 && stats.drafted_tokens > stats.accepted_tokens, "{stats:?}");
+            assert_eq!(stats.tokens_generated, plain.tokens_generated);
         }
     }
 }

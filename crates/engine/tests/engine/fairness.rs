@@ -56,9 +56,10 @@ impl Driven {
     }
 
     fn step(&mut self) {
-        let batch = self
-            .scheduler
-            .plan_sized(usize::MAX, &StepRules { few: &|all, _| self.decoding.min(all), size: &|all| all });
+        let batch = self.scheduler.plan_sized(
+            usize::MAX,
+            &StepRules { few: &|all, _| self.decoding.min(all), size: &|all| all, seconds: &|_| 1.0 },
+        );
         self.sizes.push(batch.entries.len());
         let batch = Some(batch).filter(|batch| !batch.entries.is_empty());
         assert!(

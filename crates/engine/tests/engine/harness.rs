@@ -52,6 +52,23 @@ impl Constraint for Stepping {
         self.last = token;
         Ok(token == 7)
     }
+
+    fn look_ahead(&mut self, drafts: &[u32]) -> Vec<Result<Vec<u32>, String>> {
+        let last = self.last;
+        let mut masks = vec![self.mask()];
+        for draft in drafts {
+            match self.accept(*draft) {
+                Ok(false) => masks.push(self.mask()),
+                _ => break,
+            }
+        }
+        self.last = last;
+        masks
+    }
+
+    fn looks_ahead(&self) -> bool {
+        true
+    }
 }
 
 /// The text of a request and how it ended; `None` while it runs or if it was cancelled.
@@ -103,19 +120,25 @@ pub(crate) fn run(
         // any size of steps while clients compete
         let batch = scheduler.plan_sized(
             budget,
-            &StepRules { few: &|all, _| 1 + budget % all, size: &|all| 1 + budget * 7 % all.max(1) },
+            &StepRules {
+                few: &|all, _| 1 + budget % all,
+                size: &|all| 1 + budget * 7 % all.max(1),
+                seconds: &|tokens| 1.0 + tokens as f64 / 100.0,
+            },
         );
         if in_flight.is_empty() && batch.entries.is_empty() != scheduler.is_idle() {
             return Err(format!("planned {batch:?} with {:?}", scheduler.stats()));
         }
-        if batch.tokens() > capacity.max_tokens || batch.entries.len() > limits.max_seqs {
+        let samples: usize = batch.entries.iter().map(|e| e.samples().len()).sum();
+        let sizes = [(batch.tokens(), capacity.max_tokens), (samples, capacity.max_outputs)];
+        if sizes.iter().any(|(size, most)| size > most) || batch.entries.len() > limits.max_seqs {
             return Err(format!("over the limits: {batch:?}"));
         }
         let stats = scheduler.stats();
         if batch.tokens() > budget.max(stats.running) {
             return Err(format!("over the budget of {budget}: {batch:?}"));
         }
-        batch.entries.iter().for_each(|e| e.make_mask());
+        batch.entries.iter().for_each(|e| e.make_masks());
         for &(id, cached) in &batch.started {
             let outcome = outcomes.entry(id).or_default();
             if std::mem::replace(&mut outcome.started, true) {
@@ -138,6 +161,7 @@ pub(crate) fn run(
         for (id, event) in scheduler.apply(&batch, &answers) {
             let outcome = outcomes.entry(id).or_default();
             match event {
+                Event::Drafted { drafted, accepted } if accepted <= drafted => {}
                 Event::Token(token) => outcome.text.push(token.id),
                 Event::Done(finish) if outcome.finish.is_none() => outcome.finish = Some(finish),
                 Event::Embedding(vector) if outcome.vector.is_empty() => outcome.vector = vector,
@@ -156,13 +180,14 @@ pub(crate) fn run(
     Ok((outcomes.into_values().collect(), stats))
 }
 
-/// The outcome of a scenario that has the engine to itself and enough memory.
+/// The outcome of a scenario that has the engine to itself, enough memory and no drafts.
 pub(crate) fn alone(runner: &mut dyn Runner, scenario: &Scenario) -> Result<Outcome, String> {
     let total = scenario.request.prompt.len() + scenario.request.max_tokens;
     let limits = Limits { max_seqs: 1, max_context: total, max_waiting: 0, step_millis: 0 };
     let pages = runner.capacity().pages_for(total);
     let capacity = Capacity { pages, max_tokens: total, max_outputs: 1, ..runner.capacity() };
-    let scenario = Scenario { arrives: 0, cancelled: None, ..scenario.clone() };
+    let request = Request { drafts: 0, ..scenario.request.clone() };
+    let scenario = Scenario { request, arrives: 0, cancelled: None, ..scenario.clone() };
     Ok(run((limits, capacity), runner, &[scenario], &[total])?.0.remove(0))
 }
 

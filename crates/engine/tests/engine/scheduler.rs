@@ -23,7 +23,7 @@ fn with_capacity(limits: Limits, capacity: Capacity, prompts: &[usize]) -> Sched
 
 /// `(id, position, tokens, samples)` of each entry.
 fn shape(batch: &Batch) -> Vec<(u64, usize, usize, bool)> {
-    batch.entries.iter().map(|e| (e.id, e.slice.position, e.tokens.len(), e.sample().is_some())).collect()
+    batch.entries.iter().map(|e| (e.id, e.slice.position, e.tokens.len(), !e.samples().is_empty())).collect()
 }
 
 fn step(scheduler: &mut Scheduler) -> Vec<(u64, usize, usize, bool)> {
@@ -35,7 +35,7 @@ fn step(scheduler: &mut Scheduler) -> Vec<(u64, usize, usize, bool)> {
 /// Every sequence samples token 9.
 fn apply(scheduler: &mut Scheduler, batch: &Batch) -> Vec<(RequestId, Event)> {
     let answers = batch.entries.iter().map(|e| match e.want {
-        Want::Token(..) => token(9),
+        Want::Tokens(..) => token(9),
         _ => Answer::Nothing,
     });
     let events = scheduler.apply(batch, &answers.collect::<Vec<_>>());
@@ -44,7 +44,7 @@ fn apply(scheduler: &mut Scheduler, batch: &Batch) -> Vec<(RequestId, Event)> {
 }
 
 fn token(id: u32) -> Answer {
-    Answer::Token(Sampled { id, ..Sampled::default() })
+    Answer::Tokens(vec![Sampled { id, ..Sampled::default() }])
 }
 
 #[test]

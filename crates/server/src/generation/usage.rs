@@ -22,4 +22,8 @@ pub(crate) struct PromptDetails {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct CompletionDetails {
     pub(crate) reasoning_tokens: usize,
+    /// Guessed tokens that were right.
+    pub(crate) accepted_prediction_tokens: usize,
+    /// Guessed tokens that were not.
+    pub(crate) rejected_prediction_tokens: usize,
 }

@@ -44,6 +44,7 @@ impl Options {
                 constraint: served.model.constrained(&rules, constraint),
                 scored: scored.len(),
                 adapters: self.adapters.clone(),
+                drafts: self.drafts,
                 ..Request::new(given.to_vec(), max_tokens + scored.len())
             }
         };

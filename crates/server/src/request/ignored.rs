@@ -56,6 +56,8 @@ pub(crate) const IGNORED: &[(Object, &[&str])] = &[
             "service_tier",
             "session_id",
             "spaces_between_special_tokens",
+            "speculative.n_min",
+            "speculative.p_min",
             "speed",
             "store",
             "timestamp",

@@ -58,6 +58,8 @@ pub(crate) struct Options {
     /// What is reported of the prompts; set by routes that can.
     pub(crate) scoring: Scoring,
     pub(crate) adapters: AdapterScales,
+    /// Tokens that a step may guess at most.
+    pub(crate) drafts: usize,
 }
 
 /// How a reply is streamed.
@@ -116,6 +118,7 @@ impl Options {
             },
             scoring: Scoring::default(),
             adapters: adapters::take(params, served, model)?,
+            drafts: drafts(params, served)?,
         })
     }
 
@@ -249,6 +252,12 @@ fn end_tokens(params: &mut Params, served: &ServedModel, fixed_length: bool) -> 
     }
     let own = served.model.end_tokens().iter().copied().filter(|_| !ignore_eos);
     Ok(own.chain(more).collect())
+}
+
+/// llama.cpp's name of the number of drafts; 0 disables them.
+fn drafts(params: &mut Params, served: &ServedModel) -> Result<usize> {
+    let requested = params.integer("speculative.n_max", 0, i64::MAX)?;
+    Ok(served.model.drafts(requested.map(|most| most as usize)))
 }
 
 /// `prompt_logprobs` are part of whole replies only.

@@ -15,8 +15,14 @@ const CAPACITY: Capacity = Capacity {
     state: None,
 };
 const SIZES: Sizes = Sizes { vocab: 50, context: 64, page_len: PAGE_LEN, step_tokens: 16, adapters: 0 };
-const PLAN: Plan =
-    Plan { streams: 6, time: Duration::from_millis(600), seed: 7, tie: 0.0, hang: Duration::from_secs(20) };
+const PLAN: Plan = Plan {
+    streams: 6,
+    time: Duration::from_millis(600),
+    seed: 7,
+    tie: 0.0,
+    hang: Duration::from_secs(20),
+    drafts: 3,
+};
 
 /// Repeats a run until `seen` holds: on a busy machine a run may end before anything has happened.
 fn run<R: Runner + 'static>(runner: impl Fn() -> R, seen: impl Fn(&Outcome) -> bool) -> Outcome {
@@ -95,7 +101,7 @@ fn wrong_pages_are_found_and_explained() {
         Broken(scripted(), move |batch: &mut Batch| {
             let Some(page) = batch.entries.first().map(|e| e.slice.pages[0]) else { return Ok(()) };
             let reads = |e: &&mut Entry| {
-                e.slice.position >= PAGE_LEN && e.slice.pages[0] != page && e.sample().is_some()
+                e.slice.position >= PAGE_LEN && e.slice.pages[0] != page && !e.samples().is_empty()
             };
             if left > 0
                 && let Some(entry) = batch.entries.iter_mut().find(reads)

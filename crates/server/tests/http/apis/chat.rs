@@ -75,7 +75,8 @@ fn a_reply_has_text_finish_reason_and_usage() {
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0},
+            "completion_tokens_details":
+                {"reasoning_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
         })
     );
     // the second time the prompt is in the prefix cache
