@@ -160,6 +160,17 @@ pub(crate) struct ModelArgs {
     /// may be repeated. All of them are used; in `serve` requests choose them by name
     #[arg(long, value_name = "NAME=FILE[:SCALE]")]
     pub(crate) lora: Vec<AdapterFile>,
+    /// File with the tower of the model's images, in GGUF [default: the file beside the model whose name
+    /// contains mmproj, or the model's own folder; none on GPUs]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_mmproj")]
+    pub(crate) mmproj: Option<PathBuf>,
+    /// Load the model without the tower of its images
+    #[arg(long)]
+    pub(crate) no_mmproj: bool,
+    /// Tokens of one image at most; larger images are scaled down
+    #[arg(long, value_name = "TOKENS", default_value_t = tern::ImageOptions::default().max_tokens,
+        value_parser = values::positive)]
+    pub(crate) image_max_tokens: usize,
     /// Read the file into memory instead of mapping it, so that later changes to the file have no effect
     #[arg(long)]
     pub(crate) no_mmap: bool,
@@ -207,6 +218,9 @@ pub(crate) struct RunArgs {
     /// Print one JSON object: text, tokens, finish_reason, timing
     #[arg(long)]
     pub(crate) json: bool,
+    /// Image to put before the prompt: JPEG, PNG, WebP, GIF or BMP; may be repeated
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    pub(crate) image: Vec<PathBuf>,
     /// With --json, report the K most probable tokens at each position
     #[arg(long, value_name = "K", requires = "json")]
     pub(crate) logprobs: Option<usize>,

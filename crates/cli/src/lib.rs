@@ -20,6 +20,7 @@ mod command_line;
 mod doctor;
 mod error;
 mod files;
+mod image_file;
 mod load;
 mod manual;
 mod nearest;

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressStyle};
 use tern::formats::{Access, shown};
 use tern::graph::{Backend, DeviceInfo};
-use tern::{Context, DeviceOptions, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress, units};
+use tern::{
+    Context, DeviceOptions, ImageOptions, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress,
+    TowerFile, units,
+};
 
 use crate::args::{KvType, ModelArgs};
 use crate::error::{CliError, CliResult};
@@ -158,6 +161,12 @@ impl ModelArgs {
             max_waiting: 0,
             access: Access { copy: self.no_mmap, lock: self.mlock, until: None },
             adapters: self.lora.clone(),
+            tower: match &self.mmproj {
+                _ if self.no_mmproj => TowerFile::None,
+                Some(file) => TowerFile::File(file.clone()),
+                None => TowerFile::Auto,
+            },
+            images: ImageOptions { max_tokens: self.image_max_tokens, ..ImageOptions::default() },
             ..LoadOptions::default()
         }
     }

@@ -10,6 +10,7 @@ use tern::{Answer, Delta, FinishReason, Grammar, Message, Model, Request, TextSt
 
 use crate::args::RunArgs;
 use crate::error::{CliError, CliResult};
+use crate::image_file;
 use crate::process::{stdin, terminal};
 
 /// Tokens that a speed is measured over, at least.
@@ -166,6 +167,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         prompt => stdin::joined(prompt, &stdin::piped()?),
     };
     let constraint = args.grammar_file.as_deref().map(read_grammar).transpose()?;
+    let images = args.image.iter().map(|file| image_file::read(file)).collect::<CliResult<Vec<_>>>()?;
     let model = args.model.load(default)?;
     let is_chat = !args.raw && model.template().is_some();
     if args.system.is_some() && !is_chat {
@@ -173,8 +175,15 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
     }
     let request = match is_chat {
         true => {
+            let mut user = Message::user(&text);
+            for image in images.into_iter().rev() {
+                user = user.image(image);
+            }
             let system = args.system.iter().map(Message::system);
-            Request::chat(system.chain([Message::user(&text)]))
+            Request::chat(system.chain([user]))
+        }
+        false if !args.image.is_empty() => {
+            return Err(CliError::message(format!("--image: {} has no chat template", model.name())));
         }
         false => Request::text(&text),
     };

@@ -165,6 +165,7 @@ impl Cpu {
         step.check_sequences(compiled.graph.sequence_rules())?;
         step.check_size(compiled.max_tokens, compiled.max_outputs)?;
         step.check_inputs(&compiled.input_widths)?;
+        step.check_images(compiled.image_width)?;
         self.plan.set(step, compiled.kv.as_deref());
         let (kernels, workspaces, plan) = (self.kernels, &self.workspaces, &self.plan);
         let run = Run { program: compiled, kernels, step, plan, workspaces, refused: OnceLock::new() };

@@ -189,6 +189,7 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
             | Op::Route { .. }
             | Op::Mix { .. }
             | Op::Input { .. }
+            | Op::ImageRows { .. }
             | Op::HostExperts { .. },
         ) => Cut::Rows,
         (_, Op::Norm { len, .. }) => Cut::Runs(*len),
@@ -234,7 +235,7 @@ mod tests {
     fn layer() -> Result<Graph, tern_graph::GraphError> {
         let mut g = Graph::new();
         let args = Attention::full(4, 2, 16, 0.25);
-        let table = g.rope_table(RopeTable { freqs: vec![1.0; 8], magnitude: 1.0 });
+        let table = g.rope_table(RopeTable::new(vec![1.0; 8], 1.0));
         let embed = g.matrix("embed", 100, 64)?;
         let norms = [g.vector("norm", 64)?, g.vector("head norm", 16)?];
         let [wq, wk, wv] = [("q", 64), ("k", 32), ("v", 32)].map(|(name, rows)| g.matrix(name, rows, 64));

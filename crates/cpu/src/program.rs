@@ -38,6 +38,8 @@ pub(crate) struct Compiled {
     pub(crate) max_outputs: usize,
     /// Columns of each input of a step.
     pub(crate) input_widths: Vec<usize>,
+    /// Columns of the rows of images.
+    pub(crate) image_width: usize,
     plan: Plan,
     memory: Arc<ValueMemory>,
     /// How each node's value is quantized, if a linear reads it as integers.
@@ -102,6 +104,7 @@ impl Compiled {
             tiles: kernels.tiles,
             rotations: graph.ropes.iter().map(turns).collect::<Result<_, _>>()?,
             input_widths: graph.input_widths(),
+            image_width: graph.image_width(),
             graph: graph.clone(),
             weights,
             kv,

@@ -33,11 +33,11 @@ impl Norm<'_> {
     }
 }
 
-/// Sines of one position, then cosines, times the table's magnitude. `[2, pairs]`
-pub(crate) fn rotation(table: &RopeTable, position: usize, out: &mut [f32]) {
+/// Sines of one position, by its parts, then cosines, times the table's magnitude. `[2, pairs]`
+pub(crate) fn rotation(table: &RopeTable, turns: [usize; 3], out: &mut [f32]) {
     let (sines, cosines) = out.split_at_mut(table.freqs.len());
-    for (freq, (sine, cosine)) in table.freqs.iter().zip(sines.iter_mut().zip(cosines)) {
-        let (sin, cos) = (position as f32 * freq).sin_cos();
+    for (pair, (sine, cosine)) in sines.iter_mut().zip(cosines).enumerate() {
+        let (sin, cos) = table.angle(pair, turns).sin_cos();
         (*sine, *cosine) = (sin * table.magnitude, cos * table.magnitude);
     }
 }

@@ -257,6 +257,17 @@ impl Run<'_> {
             Op::Input { index } => self.finish(link, at, len, |out| {
                 out.copy_from_slice(&self.step.inputs[*index][at..at + len]);
             }),
+            Op::ImageRows { x, start, adds } => self.finish(link, at, len, |out| {
+                let x = self.read(*x, at, len).chunks_exact(width);
+                for ((token, out), x) in rows().zip(out.chunks_exact_mut(width)).zip(x) {
+                    let (slice, position) = self.plan.tokens[token];
+                    out.copy_from_slice(x);
+                    let row = self.step.slices[slice].images.row(position).filter(|row| !row.is_empty());
+                    if let Some(row) = row.map(|row| &row[*start..][..width]) {
+                        out.iter_mut().zip(row).for_each(|(o, r)| *o = if *adds { *o + r } else { *r });
+                    }
+                }
+            }),
             Op::GateRows { x, gate } => self.finish(link, at, len, |out| {
                 for (row, out) in rows().zip(out.chunks_exact_mut(width)) {
                     let gate = sigmoid(self.read(*gate, row, 1)[0]);
@@ -394,7 +405,8 @@ impl Run<'_> {
         for row in share.flatten() {
             // SAFETY: see `work`.
             let out = unsafe { self.program.rotations[table].get_mut(row * n..(row + 1) * n) };
-            rotation(freqs, self.plan.tokens[row].1, out);
+            let (slice, position) = self.plan.tokens[row];
+            rotation(freqs, self.step.slices[slice].images.turns(position), out);
         }
     }
 

@@ -181,6 +181,9 @@ impl Backend for Cuda {
             _ => None,
         };
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;
+        if graph.image_width() > 0 || graph.ropes.iter().any(|table| !table.parts.is_empty()) {
+            return Err(BackendError::Unsupported("images: there are no CUDA kernels for them yet".into()));
+        }
         let weights = bindings.weights.iter().map(|b| {
             let weight = stored(*b).map(|w| Arc::clone(w.0));
             weight.ok_or_else(|| BackendError::Invalid(format!("buffer {} is no weight", b.0)))
@@ -230,6 +233,10 @@ impl Backend for Cuda {
         let Submitted { program, step, .. } = self.in_flight.swap_remove(index);
         let output = self.compiled(program)?.collect(step);
         self.check_context(output)
+    }
+
+    fn takes_images(&self) -> bool {
+        false
     }
 
     fn runs_host_ops(&self) -> bool {

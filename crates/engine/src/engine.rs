@@ -64,7 +64,8 @@ impl Engine {
         let scheduler = Scheduler::new(limits, capacity)?.reading_whole(reads_whole);
         let budget = Budget::new(capacity.max_tokens, limits.step_millis);
         let (vocab, generates, adapters) = (runner.vocab(), runner.generates(), runner.adapters());
-        let sizes = Sizes { limits, capacity, vocab, generates, reads_whole, adapters };
+        let image_width = runner.image_width();
+        let sizes = Sizes { limits, capacity, vocab, generates, reads_whole, adapters, image_width };
         let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
         let step_sizes = StepSizes::new(runner.step_borders());
         let engine = Engine {

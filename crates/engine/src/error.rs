@@ -36,6 +36,26 @@ pub enum EngineError {
         /// Adapters of the model.
         adapters: usize,
     },
+    /// An image for a model that takes none, or others.
+    #[error("an image with rows of {width} columns: the model takes rows of {want} (0: no images)")]
+    Image {
+        /// Columns of its rows.
+        width: usize,
+        /// Columns that the model takes.
+        want: usize,
+    },
+    /// An image outside the prompt, or over another one.
+    #[error(
+        "an image of {len} rows at token {start} of a prompt of {prompt}: images must follow each other in it"
+    )]
+    ImagePlace {
+        /// Its first token.
+        start: usize,
+        /// Its rows.
+        len: usize,
+        /// Tokens of the prompt.
+        prompt: usize,
+    },
     /// Longer than the context.
     #[error("{prompt} prompt tokens and {max_tokens} to generate do not fit the context of {max_context}")]
     Context {
@@ -138,6 +158,8 @@ impl EngineError {
             | EngineError::Range { .. }
             | EngineError::Token { .. }
             | EngineError::Adapter { .. }
+            | EngineError::Image { .. }
+            | EngineError::ImagePlace { .. }
             | EngineError::Context { .. }
             | EngineError::Pages { .. }
             | EngineError::TextTooLong { .. }

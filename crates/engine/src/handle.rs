@@ -69,6 +69,7 @@ impl Handle {
         let Sizes { limits, capacity, reads_whole, .. } = self.owner.shared.sizes;
         limits.admit(request, &capacity, reads_whole)?;
         self.owner.shared.check_kind(request)?;
+        self.owner.shared.check_images(request)?;
         self.owner.shared.check_tokens(request)
     }
 
@@ -248,6 +249,8 @@ pub(crate) struct Sizes {
     pub(crate) reads_whole: bool,
     /// Adapters that sequences may use.
     pub(crate) adapters: usize,
+    /// Columns of the rows of images.
+    pub(crate) image_width: usize,
 }
 
 /// Shared by handles, streams and the engine thread.
@@ -341,6 +344,23 @@ impl Shared {
         let used = request.adapters.scales().len();
         if used > self.sizes.adapters {
             return Err(EngineError::Adapter { adapter: used - 1, adapters: self.sizes.adapters });
+        }
+        Ok(())
+    }
+
+    /// Rows of another size would fail the whole step, with every sequence in it.
+    fn check_images(&self, request: &Request) -> Result<(), EngineError> {
+        let (width, mut end) = (self.sizes.image_width, 0);
+        for image in request.images.iter() {
+            let rows = &image.rows;
+            if width == 0 || rows.width != width || rows.len.checked_mul(width) != Some(rows.values.len()) {
+                return Err(EngineError::Image { width: rows.width, want: width });
+            }
+            if image.start < end || image.end() > request.prompt.len() {
+                let (start, prompt) = (image.start, request.prompt.len());
+                return Err(EngineError::ImagePlace { start, len: rows.len, prompt });
+            }
+            end = image.end();
         }
         Ok(())
     }

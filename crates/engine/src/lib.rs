@@ -47,6 +47,7 @@ mod speculation;
 mod stats;
 mod step_cost;
 mod step_sizes;
+mod tower;
 
 pub use batch::{Answer, Batch, Entry, Want};
 pub use capacity::{Capacity, StateCapacity, WindowPages};
@@ -65,6 +66,7 @@ pub use speculation::MOST_DRAFTS;
 pub use stats::Stats;
 pub use step_sizes::StepSizes;
 pub use tern_graph::{
-    AdapterScales, AdapterSet, Breakers, Dry, Mask, Mirostat, MirostatVersion, PageTable, Pooling, Sample,
-    Sampled, Sampling, SamplingError, StateSlots, Xtc,
+    AdapterScales, AdapterSet, Breakers, Dry, ImageRows, Images, Mask, Mirostat, MirostatVersion, PageTable,
+    Pooling, Sample, Sampled, Sampling, SamplingError, StateSlots, Xtc,
 };
+pub use tower::TowerRunner;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tern_graph::{AdapterScales, Sampled};
+use tern_graph::{AdapterScales, Images, Sampled};
 
 use crate::{EngineError, Pooling, Sampling, SharedConstraint};
 
@@ -38,6 +38,8 @@ pub struct Request {
     pub second: Option<usize>,
     /// The adapters of the model that the text is computed with.
     pub adapters: AdapterScales,
+    /// The rows of images that take the place of tokens of the prompt.
+    pub images: Images,
     /// Tokens that a step may guess at most, to be computed with the last known one; 0 disables it. The text is
     /// the same as without, if the runner's results do not depend on the batch.
     pub drafts: usize,
@@ -61,6 +63,7 @@ impl Request {
             pooling: None,
             second: None,
             adapters: AdapterScales::NONE,
+            images: Images::NONE,
             drafts: 0,
             predicted: Arc::new([]),
         }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    AdapterScales, AdapterSet, Backend, Bindings, Buffer, Graph, HostTensor, KvCells, LazyTensor, OutputRow,
-    PageTable, Program, Reserve, Roles, Slice, StateSlots, Step, Ticket, Weight, all_finite,
+    AdapterScales, AdapterSet, Backend, Bindings, Buffer, Graph, HostTensor, Images, KvCells, LazyTensor,
+    OutputRow, PageTable, Program, Reserve, Roles, Slice, StateSlots, Step, Ticket, Weight, all_finite,
 };
 
 use crate::made_ahead::made_ahead;
@@ -52,6 +52,11 @@ pub trait Runner: Send {
         0
     }
 
+    /// Columns of the rows of images that sequences may have; 0 if they may have none.
+    fn image_width(&self) -> usize {
+        0
+    }
+
     /// Token ids must be below; the default accepts any.
     fn vocab(&self) -> usize {
         usize::MAX
@@ -81,6 +86,7 @@ pub struct GraphRunner {
     state: Option<Buffer>,
     capacity: Capacity,
     vocab: usize,
+    image_width: usize,
     generates: bool,
     reads_whole: bool,
     /// The oldest first.
@@ -194,6 +200,7 @@ impl GraphRunner {
             state,
             capacity,
             vocab: graph.vocab(),
+            image_width: graph.image_width(),
             generates: !graph.vectors,
             reads_whole: graph.sequence_rules().whole,
             in_flight: VecDeque::new(),
@@ -244,6 +251,17 @@ impl GraphRunner {
         &mut self,
         tokens: &[u32],
         most: usize,
+        each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), EngineError> {
+        self.logits_with(tokens, &Images::NONE, most, each)
+    }
+
+    /// The same with images in the sequence.
+    pub fn logits_with(
+        &mut self,
+        tokens: &[u32],
+        images: &Images,
+        most: usize,
         mut each: impl FnMut(usize, &[f32]),
     ) -> Result<(), EngineError> {
         let Capacity { pages, page_len, max_tokens, max_outputs, window, state } = self.capacity;
@@ -266,7 +284,8 @@ impl GraphRunner {
             let slice = Slice::new(part.len(), first, pages.clone());
             let state = state.map(|_| StateSlots::in_place(0, first));
             let adapters = adapters.clone();
-            let slices = vec![Slice { window_pages: window_pages.clone(), state, adapters, ..slice }];
+            let images = images.clone();
+            let slices = vec![Slice { window_pages: window_pages.clone(), state, adapters, images, ..slice }];
             let step = Step { slices, ..Step::all_logits(part, first, PageTable::default()) };
             let program = self.programs(step.has_adapters()).whole;
             let ticket = self.backend.submit(program, step)?;
@@ -349,6 +368,10 @@ impl Runner for GraphRunner {
 
     fn vocab(&self) -> usize {
         self.vocab
+    }
+
+    fn image_width(&self) -> usize {
+        self.image_width
     }
 
     fn generates(&self) -> bool {

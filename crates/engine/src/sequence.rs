@@ -21,6 +21,9 @@ pub(crate) struct Sequence {
     pub(crate) stepped: u64,
     /// The prompt, then the generated tokens.
     pub(crate) tokens: Vec<u32>,
+    /// The same with the contents of images in place of their tokens, if there are images: what pages are
+    /// cached by.
+    keys: Vec<u32>,
     /// Number of tokens in the pages.
     pub(crate) computed: usize,
     /// The same after the steps in flight.
@@ -57,6 +60,7 @@ pub(crate) struct Sequence {
 impl Sequence {
     pub(crate) fn new(id: RequestId, arrival: u64, mut request: Request) -> Sequence {
         let tokens = std::mem::take(&mut request.prompt);
+        let keys = if request.images.is_empty() { vec![] } else { keys(&tokens, &request) };
         let sampling = Arc::new(std::mem::take(&mut request.sampling));
         let seen = if sampling.has_penalties() { Seen::new(&tokens) } else { Seen::default() };
         // mirostat needs the token before a row when the row is sampled, which a draft is not
@@ -80,6 +84,7 @@ impl Sequence {
             prompt_len: tokens.len(),
             counted: tokens.len(),
             tokens,
+            keys,
             request,
             sampling,
             mirostat: None,
@@ -145,7 +150,12 @@ impl Sequence {
 
     /// Its first tokens, as pages are cached by them.
     fn text(&self, len: usize) -> Text<'_> {
-        Text { tokens: &self.tokens[..len], adapters: &self.request.adapters }
+        Text { tokens: &self.keys()[..len], adapters: &self.request.adapters }
+    }
+
+    /// What stands for each token in the prefix cache.
+    fn keys(&self) -> &[u32] {
+        if self.keys.is_empty() { &self.tokens } else { &self.keys }
     }
 
     /// Free pages that it needs to start.
@@ -172,8 +182,8 @@ impl Sequence {
     /// others may have computed it.
     pub(crate) fn look_for_prefix(&mut self, pages: &mut Pages) {
         if self.fresh && !self.reads_all() {
-            let text = Text { tokens: &self.tokens, adapters: &self.request.adapters };
-            pages.revive_longer(&mut self.held, text);
+            let tokens = if self.keys.is_empty() { &self.tokens } else { &self.keys };
+            pages.revive_longer(&mut self.held, Text { tokens, adapters: &self.request.adapters });
             self.start_after_prefix();
         }
     }
@@ -275,7 +285,8 @@ impl Sequence {
     /// that failed, whose values may not be finite.
     pub(crate) fn remember(&mut self, pages: &mut Pages) {
         if !self.failed {
-            let text = Text { tokens: &self.tokens[..self.computed], adapters: &self.request.adapters };
+            let tokens = if self.keys.is_empty() { &self.tokens } else { &self.keys };
+            let text = Text { tokens: &tokens[..self.computed], adapters: &self.request.adapters };
             pages.remember(&mut self.held, text);
             pages.take_snapshot(&mut self.held, self.computed);
         }
@@ -289,7 +300,8 @@ impl Sequence {
     /// Releases the pages: what they hold is computed again later, or found in the prefix cache.
     pub(crate) fn release_pages(&mut self, pages: &mut Pages) {
         if !self.failed {
-            let text = Text { tokens: &self.tokens[..self.computed], adapters: &self.request.adapters };
+            let tokens = if self.keys.is_empty() { &self.tokens } else { &self.keys };
+            let text = Text { tokens: &tokens[..self.computed], adapters: &self.request.adapters };
             pages.keep_tail(&mut self.held, text);
         }
         pages.give_back(&mut self.held);
@@ -349,6 +361,7 @@ impl Sequence {
             state: None,
             second: self.request.second,
             adapters: self.request.adapters.clone(),
+            images: self.request.images.clone(),
         };
         Entry { id: self.id, tokens, carried, slice, want }
     }
@@ -447,6 +460,9 @@ impl Sequence {
             Err(why) => return self.end(Event::Failed(EngineError::Constraint(why)), emit),
         };
         self.tokens.push(sampled.id);
+        if !self.keys.is_empty() {
+            self.keys.push(sampled.id);
+        }
         // tokens that are scored were not chosen
         self.mirostat = sampled.mirostat.filter(|_| self.generated() > self.request.scored);
         emit(Event::Token(sampled.clone()));
@@ -478,6 +494,15 @@ impl Sequence {
         self.failed = matches!(event, Event::Failed(_));
         emit(event);
     }
+}
+
+/// The tokens of a prompt, with numbers above all tokens in place of those of images: contents have one each.
+fn keys(tokens: &[u32], request: &Request) -> Vec<u32> {
+    let key = |(position, token): (usize, &u32)| match request.images.at(position) {
+        Some(image) => image.rows.id | 1 << 31,
+        None => *token,
+    };
+    tokens.iter().enumerate().map(key).collect()
 }
 
 /// The last `window` tokens, of which those after the first `prompt` of all were generated.

@@ -72,6 +72,12 @@ impl Checkpoint {
         merge(shards).map_err(|e| e.at(path))
     }
 
+    /// The tower of a folder of safetensors whose model sees, as the `mmproj` file in GGUF of the same model;
+    /// `None` if the model does not see. Refuses towers of kinds that are not known.
+    pub fn open_tower(folder: &Path, access: Access) -> Result<Option<Checkpoint>, FormatError> {
+        hf::open_tower(folder, access).map_err(|e| e.at(folder))
+    }
+
     /// Parses a model that is already in memory, such as one embedded in a binary.
     ///
     /// ```

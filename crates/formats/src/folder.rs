@@ -23,7 +23,8 @@ pub(crate) fn model_in(folder: &Path) -> Result<Found, FormatError> {
     for entry in fs::read_dir(folder).map_err(io)? {
         let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
         safetensors |= name.ends_with(".safetensors");
-        if name.ends_with(".gguf") {
+        // the tower of a model's images is no model
+        if name.ends_with(".gguf") && !name.to_lowercase().contains("mmproj") {
             // all shards of a model count as its first
             candidates.push(ShardName::parse(&name).map_or(name, |shard| shard.sibling(1)));
         }

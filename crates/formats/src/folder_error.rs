@@ -49,6 +49,9 @@ pub enum FolderError {
     /// An architecture that is not known.
     #[error("config.json: architecture {} is not supported", shown(.0))]
     Architecture(String),
+    /// The tower of an architecture is not known.
+    #[error("config.json: images are not supported by Tern for {}: run it without them", shown(.0))]
+    Tower(String),
     /// A file has something that is not supported.
     #[error("{file} has {what}, which is not supported")]
     NotSupported {

@@ -18,6 +18,7 @@ mod rope;
 mod sentence;
 mod shards;
 mod tokenizer;
+mod towers;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -31,6 +32,7 @@ use self::import::Import;
 use self::matrix::Matrix;
 pub(crate) use self::peft::open as open_adapter;
 use self::shards::Shards;
+pub(crate) use self::towers::open as open_tower;
 use crate::{Access, Checkpoint, FolderError, FormatError, Metadata, Value, safetensors};
 
 /// The key of the number of quantised matrices that no block format has exactly: they are F16, rounded.

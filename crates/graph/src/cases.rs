@@ -6,6 +6,7 @@ mod adapters;
 mod attention;
 mod batches;
 mod experts;
+mod images;
 mod inputs;
 mod linears;
 mod not_finite;
@@ -267,6 +268,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     cases.extend(attention::attentions()?);
     cases.extend(small_ops::small_ops()?);
     cases.extend(inputs::inputs()?);
+    cases.extend(images::images()?);
     cases.extend(experts::experts()?);
     cases.extend(batches::batches()?);
     cases.extend(not_finite::not_finite()?);

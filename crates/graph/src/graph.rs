@@ -86,6 +86,21 @@ pub struct RopeTable {
     pub freqs: Vec<f32>,
     /// Factor on the rotated columns.
     pub magnitude: f32,
+    /// Which part of a position each pair turns by ([`crate::Images::turns`]): 0 along the sequence, 1 the
+    /// row and 2 the column in an image. Empty: all along the sequence.
+    pub parts: Vec<u8>,
+}
+
+impl RopeTable {
+    /// A table whose pairs all turn by the position along the sequence.
+    pub fn new(freqs: Vec<f32>, magnitude: f32) -> RopeTable {
+        RopeTable { freqs, magnitude, parts: vec![] }
+    }
+
+    /// The angle of a pair, by the parts of a position.
+    pub fn angle(&self, pair: usize, turns: [usize; 3]) -> f32 {
+        turns[self.parts.get(pair).map_or(0, |part| usize::from(*part))] as f32 * self.freqs[pair]
+    }
 }
 
 /// What the sequences of a step must be like.
@@ -292,6 +307,15 @@ impl Graph {
             op => matches!(op, Op::Means { .. } | Op::Conv { layer: None, .. }),
         });
         SequenceRules { positions: tables.min(), whole, adapters: self.adapters() }
+    }
+
+    /// Columns that the rows of images must have at least; 0 if the graph takes no images.
+    pub fn image_width(&self) -> usize {
+        let ends = self.nodes.iter().filter_map(|n| match n.op {
+            Op::ImageRows { start, .. } => Some(start + n.value.width),
+            _ => None,
+        });
+        ends.max().unwrap_or(0)
     }
 
     /// Columns of each input of a step, by index.

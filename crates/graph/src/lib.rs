@@ -5,6 +5,7 @@ mod backend;
 pub mod cases;
 mod experts;
 mod graph;
+mod images;
 mod lazy_tensor;
 mod memory;
 mod op;
@@ -28,6 +29,7 @@ pub use graph::{
     KeyHeads, LinearInput, LinearInputs, MAX_TAPS, Node, Plan, Role, Roles, RopeTable, Rotation, ScanWeights,
     SelectiveScan, SequenceRules, Value, Weight, Work, sigmoid, softplus,
 };
+pub use images::{ImageRows, Images, PlacedImage};
 pub use lazy_tensor::LazyTensor;
 pub use memory::{
     KvCells, KvLayer, KvSize, KvSpec, PageTable, StateLayer, StateSlots, StateSpec, WindowLayers,

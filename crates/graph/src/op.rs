@@ -96,6 +96,9 @@ pub enum Op {
     Outputs { x: Val },
     /// Rows that are given with the step (`Step::inputs`). `[tokens, width]`
     Input { index: usize },
+    /// `x`, with columns `start .. start + cols(x)` of the rows of images (`Slice::images`) in place of the
+    /// rows of their tokens; or, if `adds`, with these added to them. `[tokens, cols(x)]`
+    ImageRows { x: Val, start: usize, adds: bool },
     /// Experts that the host computes while a device runs the step: route, linears and mix of a piece
     /// (`ExpertSplit`). `[tokens, cols(x)]`
     HostExperts { x: Val, logits: Val, piece: usize },
@@ -362,6 +365,7 @@ impl Op {
             | Op::HeadColumns { x, .. }
             | Op::Conv { x, .. }
             | Op::Rotate { x, .. }
+            | Op::ImageRows { x, .. }
             | Op::Means { x }
             | Op::Outputs { x } => vec![x],
             Op::Attend { q, kv, .. } => {
@@ -421,6 +425,7 @@ impl Op {
             | Op::HeadColumns { .. }
             | Op::JoinHeads { .. }
             | Op::Input { .. }
+            | Op::ImageRows { .. }
             | Op::HostExperts { .. }
             | Op::GateRows { .. }
             | Op::Rotate { .. }
@@ -457,6 +462,7 @@ impl Op {
             Op::Rotate { .. } => "rotate",
             Op::Outputs { .. } => "outputs",
             Op::Input { .. } => "input",
+            Op::ImageRows { .. } => "image_rows",
             Op::HostExperts { .. } => "host_experts",
             Op::Means { .. } => "means",
         }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use crate::{
     Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostOpsHandle, HostRows,
     HostTensor, KeysAndValues, KvLayer, KvSize, NormKind, Op, Program, Reserve, Roles, RopeStyle, RopeTable,
-    RoutingWorkspace, StateSpec, Step, StepOutput, TableRow, Ticket, Val, Value, sigmoid, softcap,
+    RoutingWorkspace, Slice, StateSpec, Step, StepOutput, TableRow, Ticket, Val, Value, sigmoid, softcap,
 };
 
 mod recurrent;
@@ -102,8 +102,11 @@ impl Reference {
         step.check(graph.vocab(), kv.size, state_slots)?;
         step.check_inputs(&graph.input_widths())?;
         step.check_sequences(graph.sequence_rules())?;
+        step.check_images(graph.image_width())?;
         let weight = |id: crate::WeightId| self.tensor(weights[id.index()]);
         let positions: Vec<usize> = step.positions().collect();
+        let places = step.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(move |p| (s, p)));
+        let places: Vec<(&Slice, usize)> = places.collect();
         let mut values: Vec<Vec<f32>> = Vec::with_capacity(graph.nodes.len()); // [rows, width] each
         for node in &graph.nodes {
             let get = |v: Val| values[v.index()].as_slice();
@@ -149,9 +152,10 @@ impl Reference {
                 }
                 Op::Rope { x, head_dim, style, table } => {
                     let mut out = get(*x).to_vec();
-                    for (row, &p) in out.chunks_mut(width(*x)).zip(&positions) {
+                    for (row, (slice, p)) in out.chunks_mut(width(*x)).zip(&places) {
+                        let turns = slice.images.turns(*p);
                         row.chunks_mut(*head_dim)
-                            .for_each(|h| apply_rope(h, p, &graph.ropes[*table], *style));
+                            .for_each(|h| apply_rope(h, turns, &graph.ropes[*table], *style));
                     }
                     out
                 }
@@ -257,6 +261,15 @@ impl Reference {
                     step.outputs.iter().flat_map(|o| &get(*x)[o.row * w..(o.row + 1) * w]).copied().collect()
                 }
                 Op::Input { index } => step.inputs[*index].clone(),
+                Op::ImageRows { x, start, adds } => {
+                    let mut out = get(*x).to_vec();
+                    for (out, (slice, p)) in out.chunks_mut(width(*x)).zip(&places) {
+                        let Some(row) = slice.images.row(*p).filter(|row| !row.is_empty()) else { continue };
+                        let row = &row[*start..][..out.len()];
+                        out.iter_mut().zip(row).for_each(|(o, r)| *o = if *adds { *o + r } else { *r });
+                    }
+                    out
+                }
                 Op::HostExperts { x, logits, piece } => {
                     let mut out = vec![0.0; positions.len() * node.value.width];
                     let rows = HostRows { tokens: positions.len(), x: get(*x), logits: get(*logits) };
@@ -305,14 +318,14 @@ fn apply_norm(x: &mut [f32], weight: &[f32], bias: Option<&[f32]>, eps: f32, kin
 }
 
 /// Rotates one head in place.
-fn apply_rope(head: &mut [f32], position: usize, table: &RopeTable, style: RopeStyle) {
+fn apply_rope(head: &mut [f32], turns: [usize; 3], table: &RopeTable, style: RopeStyle) {
     let pairs = table.freqs.len();
-    for (i, freq) in table.freqs.iter().enumerate() {
+    for i in 0..pairs {
         let (a, b) = match style {
             RopeStyle::Interleaved => (2 * i, 2 * i + 1),
             RopeStyle::Halves => (i, i + pairs),
         };
-        let (sin, cos) = (position as f32 * freq).sin_cos();
+        let (sin, cos) = table.angle(i, turns).sin_cos();
         let (x, y) = (head[a], head[b]);
         head[a] = (x * cos - y * sin) * table.magnitude;
         head[b] = (x * sin + y * cos) * table.magnitude;

@@ -20,7 +20,7 @@ fn start() -> (Graph, Val) {
 #[test]
 fn a_graph_is_one_line_a_node() {
     let (mut g, x) = start();
-    let turn = g.rope_table(RopeTable { freqs: vec![1.0], magnitude: 1.25 });
+    let turn = g.rope_table(RopeTable::new(vec![1.0], 1.25));
     let norm = g.vector("norm", 8).unwrap();
     let norm_bias = g.vector("norm.bias", 8).unwrap();
     let x = g.norm(x, norm, 1e-6).unwrap();
@@ -78,7 +78,7 @@ fn the_same_name_is_the_same_weight() {
     let message = g.matrix("w", 4, 3).unwrap_err().to_string();
     assert_eq!(message, "w: declared as [3, 4] and as [4, 3]");
     assert_eq!(g.vector("w", 4).unwrap_err().to_string(), "w: declared as [3, 4] and as [1, 4]");
-    let table = RopeTable { freqs: vec![1.0, 0.1], magnitude: 1.0 };
+    let table = RopeTable::new(vec![1.0, 0.1], 1.0);
     assert_eq!((g.rope_table(table.clone()), g.rope_table(table)), (0, 0));
 }
 
@@ -199,7 +199,7 @@ fn parts_of_heads_are_one_line_each() {
 #[test]
 fn ropes_that_do_not_fit() {
     let (mut g, x) = start();
-    let table = g.rope_table(RopeTable { freqs: vec![1.0; 2], magnitude: 1.0 });
+    let table = g.rope_table(RopeTable::new(vec![1.0; 2], 1.0));
     let mut message = |head_dim| g.rope(x, head_dim, RopeStyle::Halves, table).unwrap_err().to_string();
     assert_eq!(message(3), "rope of 4 dimensions on heads of 3 in a value of 8");
     assert_eq!(message(2), "rope of 4 dimensions on heads of 2 in a value of 8");

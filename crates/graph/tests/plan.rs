@@ -11,7 +11,7 @@ type Choice = (u8, usize, usize, usize);
 fn graph(choices: &[Choice]) -> Graph {
     let mut g = Graph::new();
     let table = g.matrix("table", 9, 8).unwrap();
-    let ropes = g.rope_table(RopeTable { freqs: vec![1.0], magnitude: 1.0 });
+    let ropes = g.rope_table(RopeTable::new(vec![1.0], 1.0));
     let mut values = vec![g.embed(table, 1.0)];
     for (i, &(op, a, b, width)) in choices.iter().enumerate() {
         let x = values[a % values.len()];

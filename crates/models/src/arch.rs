@@ -112,7 +112,7 @@ impl Arch {
     }
 
     /// The architecture that metadata names.
-    pub(crate) fn of(metadata: &Metadata) -> Result<&'static Arch, ModelError> {
+    pub fn of(metadata: &Metadata) -> Result<&'static Arch, ModelError> {
         if metadata.optional_str("general.type")? == Some("adapter") {
             return Err(ModelError::IsAdapter);
         }

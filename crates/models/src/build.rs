@@ -48,6 +48,8 @@ pub struct Build<'a> {
     pub(crate) pooling: Option<Pooling>,
     /// The model computes these instead of logits.
     pub(crate) vectors: Option<Vectors>,
+    /// Rows of images take the place of tokens.
+    pub(crate) sees: bool,
 }
 
 impl<'a> Build<'a> {
@@ -63,6 +65,7 @@ impl<'a> Build<'a> {
             skipped_from: None,
             pooling: None,
             vectors: None,
+            sees: false,
         }
     }
 
@@ -97,7 +100,8 @@ impl<'a> Build<'a> {
     pub(crate) fn embed(&mut self, scale: f32) -> Result<Val, ModelError> {
         let (vocab, width) = (self.config.vocab, self.config.width);
         let table = self.graph.matrix("token_embd.weight", vocab, width)?;
-        Ok(self.graph.embed(table, scale))
+        let x = self.graph.embed(table, scale);
+        if self.sees { Ok(self.graph.image_rows(x, 0, false)?) } else { Ok(x) }
     }
 
     /// The final norm and the head; a file without `output.weight` uses the embedding table again, and one

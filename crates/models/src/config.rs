@@ -200,7 +200,7 @@ impl Config {
     }
 
     /// Sizes come from the file: none may be zero or larger than any real model's.
-    fn check(&self, keys: Keys<'_>) -> Result<(), ModelError> {
+    pub(crate) fn check(&self, keys: Keys<'_>) -> Result<(), ModelError> {
         let sizes = [
             ("block_count", self.layers, 1 << 12),
             ("embedding_length", self.width, 1 << 20),

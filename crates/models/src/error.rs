@@ -3,7 +3,7 @@
 use tern_formats::{MetadataError, shown};
 use tern_graph::{GraphError, WeightError};
 
-use crate::{ALL, SHAPES, Synth};
+use crate::{ALL, SHAPES, Synth, TOWERS};
 
 /// Why a checkpoint cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +21,27 @@ pub enum ModelError {
     #[error("the file is an adapter: want its base model")]
     IsAdapter,
 
+    /// The tower of images is of an unknown kind.
+    #[error("images: towers of kind `{}` are not supported; Tern runs {}", shown(.0), towers())]
+    Tower(String),
+    /// The file of a tower belongs to another model.
+    #[error(
+        "the rows of the tower have {tower} columns, those of the model {model}: the files are of different models"
+    )]
+    TowerWidth {
+        /// Columns of the tower's rows.
+        tower: usize,
+        /// Columns of the model's embeddings.
+        model: usize,
+    },
+    /// The architecture does not take the images of a tower.
+    #[error("`{arch}` models do not take images of a `{tower}` tower in Tern")]
+    DoesNotSee {
+        /// The architecture.
+        arch: &'static str,
+        /// The kind of the tower.
+        tower: &'static str,
+    },
     /// A tensor is missing.
     #[error("{0} is missing")]
     MissingTensor(String),
@@ -230,6 +251,10 @@ impl From<WeightError> for ModelError {
     fn from(e: WeightError) -> ModelError {
         ModelError::Graph(e.into())
     }
+}
+
+fn towers() -> String {
+    TOWERS.iter().map(|kind| kind.name).collect::<Vec<_>>().join(", ")
 }
 
 fn known() -> String {

@@ -15,6 +15,7 @@ mod router_logits;
 mod separate_experts;
 mod synthetic;
 mod tensor;
+mod towers;
 
 pub use adapters::NamedAdapter;
 pub use arch::{Arch, Number, Synthetic};
@@ -23,6 +24,7 @@ pub use build::{Build, Source};
 pub use config::Config;
 pub use error::ModelError;
 pub use layers::{VectorKind, Vectors};
-pub use model::Model;
+pub use model::{Model, Variant};
 pub use router_logits::{Router, RouterLogits};
 pub use synthetic::{SHAPES, Shape, ShapeExperts, Synth, plain_tokenizer};
+pub use towers::{ImagePrompt, Join, Positions, Sizing, TOWERS, Tower, TowerKind};

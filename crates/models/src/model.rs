@@ -13,6 +13,15 @@ use crate::{Arch, ModelError, Vectors};
 /// Tensors that no graph needs.
 const IGNORED: &[&str] = &[".attn_rot_embd", ".rotary_emb.inv_freq", ".input_scale"];
 
+/// What is not a matter of the files, and changes the graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Variant {
+    /// The pooling of an encoder, if it is not the file's.
+    pub pooling: Option<Pooling>,
+    /// Rows of images take the place of tokens.
+    pub sees: bool,
+}
+
 /// A model ready for any backend.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -49,15 +58,15 @@ impl Model {
         source: &dyn Source,
         context: Option<usize>,
     ) -> Result<Model, ModelError> {
-        Model::build_pooled(metadata, source, context, None)
+        Model::build_as(metadata, source, context, &Variant::default())
     }
 
-    /// The same with another pooling than the file's, if it is an encoder.
-    fn build_pooled(
+    /// The same in a variant.
+    fn build_as(
         metadata: &Metadata,
         source: &dyn Source,
         context: Option<usize>,
-        pooling: Option<Pooling>,
+        variant: &Variant,
     ) -> Result<Model, ModelError> {
         let arch = Arch::of(metadata)?;
         let table = source.shape("token_embd.weight");
@@ -65,7 +74,7 @@ impl Model {
         let keys = Keys { arch: arch.name, metadata };
         let experts = keys.optional_usize("expert_count")?.unwrap_or(0);
         let mut build = Build::new(Config::read(keys, vocab, context)?, metadata, source);
-        build.pooling = pooling;
+        (build.pooling, build.sees) = (variant.pooling, variant.sees);
         prism::rotate_weights(&mut build, metadata)?;
         (arch.build)(&mut build)?;
         if let Some(name) = build.graph.unread_rotations().next() {
@@ -104,7 +113,7 @@ impl Model {
         checkpoint: &Checkpoint,
         context: Option<usize>,
     ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
-        Model::open_pooled(checkpoint, context, None)
+        Model::open_as(checkpoint, context, &Variant::default())
     }
 
     /// The same with another pooling than the file's, if it is an encoder: the pooling is part of its graph.
@@ -113,7 +122,16 @@ impl Model {
         context: Option<usize>,
         pooling: Option<Pooling>,
     ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
-        let model = Model::build_pooled(&checkpoint.metadata, checkpoint, context, pooling)?;
+        Model::open_as(checkpoint, context, &Variant { pooling, ..Variant::default() })
+    }
+
+    /// The same in a variant.
+    pub fn open_as(
+        checkpoint: &Checkpoint,
+        context: Option<usize>,
+        variant: &Variant,
+    ) -> Result<(Model, Vec<LazyTensor>), ModelError> {
+        let model = Model::build_as(&checkpoint.metadata, checkpoint, context, variant)?;
         let tensors = model.tensors(checkpoint)?;
         Ok((model, tensors))
     }

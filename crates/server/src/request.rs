@@ -9,6 +9,7 @@ pub(crate) mod encode;
 pub(crate) mod engine_requests;
 pub(crate) mod gap;
 pub(crate) mod ignored;
+pub(crate) mod images;
 pub(crate) mod json;
 pub(crate) mod options;
 pub(crate) mod params;

@@ -2,13 +2,15 @@
 
 mod continuation;
 
+use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
 use tern_text::{CallStyle, Cancelled, ChatInput, ChatTemplate, ChatText, Markup, TemplateError};
 
 use crate::template_traits::{ContentShape, TemplateTraits};
-use crate::{Error, Model};
+use crate::{Error, Image, Model};
 
 /// The longest that a chat template may take; real ones take milliseconds.
 const RENDERING: Duration = Duration::from_secs(10);
@@ -23,6 +25,8 @@ pub struct Message {
     pub role: String,
     /// Its text.
     pub content: String,
+    /// Its images, in the order of their places in the text.
+    pub images: Vec<Image>,
     /// The name of its author.
     pub name: Option<String>,
     /// The reasoning before an assistant's answer.
@@ -58,11 +62,47 @@ impl Message {
         Message { tool_call_id: Some(call_id.into()), ..Message::new("tool", content) }
     }
 
+    /// Puts an image before the text.
+    #[must_use]
+    pub fn image(mut self, file: impl Into<Arc<[u8]>>) -> Message {
+        self.images.insert(0, Image { at: 0, bytes: file.into() });
+        self
+    }
+
+    /// Adds a text to the content: on a new line, unless it is the first or follows an image.
+    pub fn push_text(&mut self, text: &str) {
+        let after_image = self.images.last().is_some_and(|image| image.at == self.content.len());
+        if !self.content.is_empty() && !after_image {
+            self.content.push('\n');
+        }
+        self.content.push_str(text);
+    }
+
+    /// Adds an image to the content.
+    pub fn push_image(&mut self, file: impl Into<Arc<[u8]>>) {
+        self.images.push(Image { at: self.content.len(), bytes: file.into() });
+    }
+
+    /// The content as parts: images, and the texts between them.
+    fn parts(&self) -> Value {
+        let (mut parts, mut done) = (vec![], 0);
+        let text = |text: &str| (!text.is_empty()).then(|| json!({"type": "text", "text": text}));
+        for image in &self.images {
+            let at = image.at.clamp(done, self.content.len());
+            parts.extend(text(self.content.get(done..at).unwrap_or_default()));
+            parts.push(json!({"type": "image"}));
+            done = at;
+        }
+        parts.extend(text(self.content.get(done..).unwrap_or_default()));
+        parts.into()
+    }
+
     /// As a template reads it.
     fn to_value(&self, traits: TemplateTraits, arguments: Arguments) -> Value {
         let mut out = Map::new();
         out.insert("role".into(), self.role.as_str().into());
         let content = match traits.content_shape {
+            _ if !self.images.is_empty() => self.parts(),
             ContentShape::Text => self.content.as_str().into(),
             ContentShape::Parts => json!([{"type": "text", "text": self.content}]),
         };
@@ -90,7 +130,10 @@ impl Message {
             return Message::assistant(Value::from(calls).to_string());
         }
         if self.role == "tool" {
-            return Message::user(format!("The function answered: {}", self.content));
+            let before = "The function answered: ";
+            let moved = |image: &Image| Image { at: image.at + before.len(), ..image.clone() };
+            let images = self.images.iter().map(moved).collect();
+            return Message { images, ..Message::user(format!("{before}{}", self.content)) };
         }
         self.clone()
     }
@@ -186,6 +229,8 @@ impl Chat {
 pub struct RenderedChat {
     /// The text, with the ranges that came from messages.
     pub text: ChatText,
+    /// The files of its images, in order.
+    pub images: Vec<Arc<[u8]>>,
     /// How reasoning and calls are marked in the answer.
     pub markup: Markup,
     /// The marker of the reasoning that the last message has begun and the model continues.
@@ -234,14 +279,14 @@ impl Model {
                 .map(|(chat, arguments)| self.render_with(template, chat, arguments, cancelled.clone()));
             text = others.find(Result::is_ok).unwrap_or(text);
         }
-        let mut text = text?;
+        let (mut text, images) = text?;
         let mut open_reasoning = None;
         if chat.end == ChatEnd::LastMessage {
             let last = chat.messages.last().ok_or(Error::CannotContinue("there is none"))?;
             continuation::cut(&mut text, last).map_err(Error::CannotContinue)?;
             open_reasoning = continuation::open_reasoning(&last.content, markup.reasoning);
         }
-        Ok(RenderedChat { text, markup, open_reasoning })
+        Ok(RenderedChat { text, images, markup, open_reasoning })
     }
 
     fn render_with(
@@ -250,25 +295,28 @@ impl Model {
         chat: &Chat,
         arguments: Arguments,
         cancelled: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Result<ChatText, TemplateError> {
+    ) -> Result<(ChatText, Vec<Arc<[u8]>>), TemplateError> {
         let traits = self.template_traits();
-        let value = |message: &Message| message.to_value(traits, arguments);
-        let messages: Vec<Value> = match self.takes_tools() {
-            true if traits.one_call => one_call_per_message(&chat.messages).iter().map(value).collect(),
-            true => chat.messages.iter().map(value).collect(),
+        let messages: Cow<'_, [Message]> = match self.takes_tools() {
+            true if traits.one_call => one_call_per_message(&chat.messages).into(),
+            true => (&chat.messages).into(),
             // calls of earlier turns are part of the conversation even if this turn has no tools
-            false => explain_tools(chat).iter().map(value).collect(),
+            false => explain_tools(chat).into(),
         };
+        let images = messages.iter().flat_map(|message| &message.images);
+        let images = images.map(|image| Arc::clone(&image.bytes)).collect();
+        let messages: Vec<Value> = messages.iter().map(|m| m.to_value(traits, arguments)).collect();
         let tools = (self.takes_tools() && !chat.tools.is_empty()).then(|| json!(chat.tools));
         let start = Instant::now();
-        template.render(&ChatInput {
+        let text = template.render(&ChatInput {
             messages: messages.into(),
             tools,
             add_generation_prompt: chat.end == ChatEnd::Answer,
             now: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64,
             kwargs: chat.template_variables.clone(),
             cancelled: Cancelled::when(move || cancelled() || start.elapsed() > RENDERING),
-        })
+        })?;
+        Ok((text, images))
     }
 }
 

@@ -97,12 +97,26 @@ impl CheckedModel {
             width: opened.model.config.width,
             memory: 0,
         };
+        let images = match opened.tower.clone() {
+            Some(_) if !backend.takes_images() => return Err(Error::ImageDevice(backend.info().name)),
+            Some(tower) => Some(Arc::new(tower.encoder(&tokenizer, options.threads, options.images)?)),
+            None => None,
+        };
         let runs_ahead = backend.runs_ahead();
         let (handle, plan) = start_engine(opened, backend, options, progress)?;
         let facts = ModelFacts { memory: plan.total(), ..facts };
         let tokenizer = Arc::new(tokenizer);
-        let parts =
-            ModelParts { name, handle, tokenizer, template, pooling, reranker, recommended, adapters };
+        let parts = ModelParts {
+            name,
+            handle,
+            tokenizer,
+            template,
+            pooling,
+            reranker,
+            recommended,
+            adapters,
+            images,
+        };
         let model = Model::from_parts_after(start, parts, template_traits, Some(facts));
         Ok(model.with_drafts(options.speculation.drafts(options.draft_max, runs_ahead)))
     }

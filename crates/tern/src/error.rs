@@ -114,6 +114,37 @@ pub enum Error {
     /// Tools for a model whose tool calls cannot be recognised.
     #[error("tools: the format of this model's tool calls is unknown")]
     UnknownCallFormat,
+    /// An image that cannot be used.
+    #[error(transparent)]
+    Image(#[from] tern_images::ImageError),
+    /// An image for a model that takes none.
+    #[error("{0} does not take images")]
+    DoesNotSee(String),
+    /// A file that was to be a tower.
+    #[error("{0} is not an mmproj file: want a GGUF file with `general.architecture` clip")]
+    NoTower(String),
+    /// A device without kernels for images.
+    #[error("{0} has no kernels for images: use --device cpu, or load the model without --mmproj")]
+    ImageDevice(String),
+    /// Too many images in one conversation.
+    #[error("{images} images: want at most {most}")]
+    ManyImages {
+        /// Its images.
+        images: usize,
+        /// The limit.
+        most: usize,
+    },
+    /// The chat template writes another number of images.
+    #[error("the chat template of the model wrote {places} places for {images} images")]
+    ImagePlaces {
+        /// Images of the conversation.
+        images: usize,
+        /// Places.
+        places: usize,
+    },
+    /// The vocabulary lacks the token of images.
+    #[error("images: the vocabulary has no token {0}, the tower belongs to another model")]
+    NoImageToken(&'static str),
     /// The request was cancelled because the engine was shut down.
     #[error("the engine was shut down")]
     Cancelled,

@@ -11,6 +11,8 @@ pub struct MemoryPlan {
     pub weights: u64,
     /// The adapters.
     pub adapters: u64,
+    /// The weights of the tower of images, in the host's memory.
+    pub tower: u64,
     /// The KV cache.
     pub kv: u64,
     /// Tokens that the KV cache holds.
@@ -41,12 +43,14 @@ pub struct HostMemory {
 impl MemoryPlan {
     /// All of it on the device.
     pub fn total(&self) -> u64 {
-        [self.adapters, self.kv, self.state, self.scratch].into_iter().fold(self.weights, u64::saturating_add)
+        [self.adapters, self.tower, self.kv, self.state, self.scratch]
+            .into_iter()
+            .fold(self.weights, u64::saturating_add)
     }
 }
 
 /// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with adapters
-/// `weights 3.7 MiB, adapters 0.4 MiB`, with layers with a window
+/// `weights 3.7 MiB, adapters 0.4 MiB`, with a tower `images 600.0 MiB`, with layers with a window
 /// `KV 1.0 MiB for 4,096 tokens (1,024 in window layers)`, with recurrent layers also
 /// `state 190.0 MiB in 10 slots`, with experts in host memory
 /// `; experts of 12 of 48 layers in host memory, 4.2 GiB`.
@@ -55,6 +59,9 @@ impl fmt::Display for MemoryPlan {
         write!(f, "weights {}", units::bytes(self.weights))?;
         if self.adapters > 0 {
             write!(f, ", adapters {}", units::bytes(self.adapters))?;
+        }
+        if self.tower > 0 {
+            write!(f, ", images {}", units::bytes(self.tower))?;
         }
         write!(f, ", KV {} for {} tokens", units::bytes(self.kv), units::thousands(self.kv_tokens as u64))?;
         if let Some(tokens) = self.window_tokens {
@@ -81,6 +88,7 @@ mod tests {
         let plan = MemoryPlan {
             weights: 9 * mib,
             adapters: 0,
+            tower: 0,
             kv,
             kv_tokens,
             window_tokens,
@@ -95,6 +103,10 @@ mod tests {
                     scratch 1.0 MiB";
         assert_eq!((plan.to_string().as_str(), plan.total()), (text, 34 * mib));
         let plan = MemoryPlan { adapters: 3 * mib, ..plan };
+        let sees = MemoryPlan { tower: 2 * mib, ..plan };
+        assert!(
+            sees.to_string().contains("adapters 3.0 MiB, images 2.0 MiB, KV") && sees.total() == 39 * mib
+        );
         assert!(
             plan.to_string().starts_with("weights 9.0 MiB, adapters 3.0 MiB, KV") && plan.total() == 37 * mib
         );

@@ -14,7 +14,7 @@ use crate::opened::OpenedModel;
 use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
-use crate::{AdapterFile, Error, ExpertPlacement, LoadOptions, PartialSampling, Reranker};
+use crate::{AdapterFile, Error, ExpertPlacement, ImageEncoder, LoadOptions, PartialSampling, Reranker};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
 ///
@@ -78,6 +78,8 @@ pub struct ModelParts {
     pub recommended: PartialSampling,
     /// The adapters that its engine has, by their number.
     pub adapters: Vec<AdapterFile>,
+    /// The tower of its images, if it sees.
+    pub images: Option<Arc<ImageEncoder>>,
 }
 
 impl Model {
@@ -170,6 +172,11 @@ impl Model {
     /// Its vocabulary.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.inner.parts.tokenizer
+    }
+
+    /// The tower of its images, if it sees.
+    pub fn image_encoder(&self) -> Option<&ImageEncoder> {
+        self.inner.parts.images.as_deref()
     }
 
     /// How it reads conversations; none if it cannot chat.

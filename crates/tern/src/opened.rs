@@ -6,7 +6,7 @@ use tern_formats::Metadata;
 use tern_graph::{Backend, KvCells, LazyTensor};
 use tern_models::Model as Architecture;
 
-use crate::{ExpertPlacement, OpenedAdapters};
+use crate::{ExpertPlacement, OpenedAdapters, OpenedTower};
 
 /// A model with its weights mapped, not yet on a device. Clones share the weights.
 #[derive(Clone)]
@@ -28,6 +28,8 @@ pub struct OpenedModel {
     pub threads: Option<usize>,
     /// Its adapters.
     pub adapters: OpenedAdapters,
+    /// The tower of its images, if it sees.
+    pub tower: Option<OpenedTower>,
 }
 
 impl OpenedModel {

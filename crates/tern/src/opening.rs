@@ -7,12 +7,12 @@ use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::{Checkpoint, FormatError};
 use tern_graph::Backend;
 use tern_hub::Source;
-use tern_models::{Model as Architecture, Shape, Synth};
+use tern_models::{Model as Architecture, Shape, Synth, Variant};
 use tern_quant::Quant;
 
 use crate::opened::OpenedModel;
 use crate::progress::{Downloads, Progress, Work, check_stopped};
-use crate::{Error, LoadOptions, OpenedAdapters, environment, machine};
+use crate::{Error, LoadOptions, OpenedAdapters, OpenedTower, environment, machine};
 
 /// Our own native 1-bit model, inside the library, so that the first try needs no download.
 pub static STORIES: &[u8] = include_bytes!("../models/tern-stories-1bit.gguf");
@@ -75,11 +75,13 @@ impl OpenedModel {
         if requested > trained {
             return Err(Error::Context { name: name.to_string(), requested, trained });
         }
-        let (model, tensors) = Architecture::open_pooled(&checkpoint, Some(requested), options.pooling)?;
+        let tower = OpenedTower::open(&checkpoint, options, progress)?;
+        let variant = Variant { pooling: options.pooling, sees: tower.is_some() };
+        let (model, tensors) = Architecture::open_as(&checkpoint, Some(requested), &variant)?;
         let (name, metadata) = (name.to_string(), checkpoint.metadata);
         let LoadOptions { kv_cells, experts, threads, .. } = *options;
         let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters, tower })
     }
 
     /// A model with random weights in the shape of a known one, such as `bonsai-8b:q1_0`.
@@ -113,7 +115,8 @@ impl OpenedModel {
         let (metadata, model) = (synth.metadata, synth.model);
         let LoadOptions { kv_cells, experts, threads, .. } = *options;
         let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters })
+        let tower = None;
+        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters, tower })
     }
 
     /// Loads the model on a device, or fails if it does not fit. It ends before the next tensor if the

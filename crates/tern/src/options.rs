@@ -4,7 +4,9 @@ use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
 
-use crate::{AdapterFile, Device, DeviceOptions, ExpertPlacement, MemoryClaims, Speculation};
+use crate::{
+    AdapterFile, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims, Speculation, TowerFile,
+};
 
 /// Tokens per KV page.
 pub const PAGE_LEN: usize = 32;
@@ -70,6 +72,10 @@ pub struct LoadOptions {
     pub draft_max: usize,
     /// Adapters to load with the model, numbered in order.
     pub adapters: Vec<AdapterFile>,
+    /// Where the tower of its images is.
+    pub tower: TowerFile,
+    /// What images may take.
+    pub images: ImageOptions,
     /// Where models are cached and how they are fetched; from the process environment if not set.
     pub hub: Option<tern_hub::Config>,
 }
@@ -190,6 +196,8 @@ impl Default for LoadOptions {
             speculation: Speculation::Auto,
             draft_max: DRAFT_MAX,
             adapters: vec![],
+            tower: TowerFile::Auto,
+            images: ImageOptions::default(),
             hub: None,
         }
     }

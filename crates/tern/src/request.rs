@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use tern_engine::{EngineError, Event, Sampling, TokenStream};
+use tern_engine::{EngineError, Event, Images, Sampling, TokenStream};
 use tern_grammar::Grammar;
 use tern_text::ToolSchemas;
 
@@ -13,7 +13,7 @@ use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
 use crate::preamble::ChatStart;
 use crate::sampling::TEMPERATURE;
 use crate::stream::TextStream;
-use crate::{Chat, ChatEnd, Error, Message, Model, PartialSampling};
+use crate::{Chat, ChatEnd, Error, Message, Model, PartialSampling, RenderedChat};
 
 /// What is to be continued.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,6 +168,7 @@ impl From<Chat> for Request {
 /// A request in tokens.
 struct Prepared {
     tokens: Vec<u32>,
+    images: Images,
     reading: Reading,
 }
 
@@ -200,7 +201,7 @@ impl Model {
     /// Dropping the stream cancels the request.
     pub fn stream(&self, request: impl Into<Request>) -> Result<TextStream, Error> {
         let request = request.into();
-        let Prepared { tokens, reading } = self.prepare(&request)?;
+        let Prepared { tokens, images, reading } = self.prepare(&request)?;
         let constraint = match &request.constraint {
             None => None,
             Some(grammar) => {
@@ -219,6 +220,7 @@ impl Model {
             priority: request.priority,
             constraint,
             adapters: self.active_adapters().clone(),
+            images,
             drafts: self.drafts(request.draft_max),
             ..tern_engine::Request::new(tokens, self.max_tokens(prompt_tokens, request.max_tokens)?)
         })?;
@@ -291,18 +293,28 @@ impl Model {
         sampling
     }
 
-    /// The tokens of a conversation.
+    /// The tokens of a conversation, with those of its images.
     pub fn encode_chat(&self, chat: &Chat) -> Result<Vec<u32>, Error> {
-        Ok(self.tokenizer().encode_chat(&self.render(chat, || false)?.text))
+        Ok(self.encode_rendered(&mut self.render(chat, || false)?)?.0)
+    }
+
+    /// The tokens of a rendered conversation, and its images.
+    fn encode_rendered(&self, rendered: &mut RenderedChat) -> Result<(Vec<u32>, Images), Error> {
+        let rows = self.expand_images(&mut rendered.text, &rendered.images, || false)?;
+        let tokens = self.tokenizer().encode_chat(&rendered.text);
+        let images = self.place_images(&tokens, rows)?;
+        Ok((tokens, images))
     }
 
     fn prepare(&self, request: &Request) -> Result<Prepared, Error> {
+        let mut images = Images::NONE;
         let mut reading = Reading { stops: request.stops.clone(), ..Reading::default() };
         let tokens = match &request.input {
             Input::Text(text) => self.tokenizer().encode(text, true, true),
             Input::Tokens(tokens) => tokens.clone(),
             Input::Chat(chat) => {
-                let rendered = self.render(chat, || false)?;
+                let mut rendered = self.render(chat, || false)?;
+                let encoded = self.encode_rendered(&mut rendered)?;
                 reading.is_answer = chat.end != ChatEnd::LastMessage;
                 reading.chat = request.separate.then(|| ChatReading {
                     markup: rendered.markup,
@@ -310,10 +322,11 @@ impl Model {
                     tools: tool_schemas(&chat.tools),
                     many_calls: true,
                 });
-                self.tokenizer().encode_chat(&rendered.text)
+                images = encoded.1;
+                encoded.0
             }
         };
-        Ok(Prepared { tokens, reading })
+        Ok(Prepared { tokens, images, reading })
     }
 }
 

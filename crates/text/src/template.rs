@@ -99,6 +99,54 @@ pub struct ChatText {
     pub user: Vec<Range<usize>>,
 }
 
+impl ChatText {
+    /// Where a marker is in the template's own text.
+    fn find<'a>(&'a self, marker: &'a str) -> impl Iterator<Item = usize> + 'a {
+        let end = |at: usize| at + marker.len();
+        let of_user = move |at: usize| {
+            let next = self.user.partition_point(|range| range.end <= at);
+            self.user.get(next).is_some_and(|range| range.start < end(at))
+        };
+        self.text.match_indices(marker).map(|(at, _)| at).filter(move |at| !of_user(*at))
+    }
+
+    /// How often a marker is in the template's own text.
+    pub fn count(&self, marker: &str) -> usize {
+        self.find(marker).count()
+    }
+
+    /// The same with the first of these texts in place of the first marker of the template's own text, and
+    /// the others in place of the next ones.
+    ///
+    /// ```
+    /// use tern_text::ChatText;
+    /// let chat = ChatText { text: "<i> <i> <i>".into(), user: vec![4..7] };
+    /// let chat = chat.replaced("<i>", &["a".into(), "bcd".into()]);
+    /// assert_eq!(chat, ChatText { text: "a <i> bcd".into(), user: vec![2..5] });
+    /// ```
+    #[must_use]
+    pub fn replaced(&self, marker: &str, by: &[String]) -> ChatText {
+        let (mut out, mut done) = (ChatText::default(), 0);
+        let mut ranges = self.user.iter().peekable();
+        for (at, text) in self.find(marker).zip(by) {
+            let moved =
+                |range: &Range<usize>| range.start + out.text.len() - done..range.end + out.text.len() - done;
+            let mut before = vec![];
+            while let Some(range) = ranges.next_if(|range| range.start < at) {
+                before.push(moved(range));
+            }
+            out.user.extend(before);
+            out.text.push_str(&self.text[done..at]);
+            out.text.push_str(text);
+            done = at + marker.len();
+        }
+        let shift = |n: usize| n + out.text.len() - done;
+        out.user.extend(ranges.map(|range| shift(range.start)..shift(range.end)));
+        out.text.push_str(&self.text[done..]);
+        out
+    }
+}
+
 /// A model's chat template.
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {

@@ -56,7 +56,7 @@ const HABITS: &[Habit] = &[
     habit(&["-r", "--reverse-prompt"], "use --stop TEXT of `run`"),
     habit(&["-md", "--model-draft", "--draft-max", "--spec-draft-model", "--speculative-config"],
         "speculative decoding with a draft model is not supported"),
-    habit(&["-mm", "--mmproj", "--image"], "images are not supported"),
+    habit(&["-mm"], "use --mmproj FILE"),
     habit(&["-hff", "--hf-file"], "use -m org/repo:FILE"),
     habit(&["-mu", "--model-url"], "use -m org/repo:FILE, or download the file"),
     habit(&["--embedding", "--embeddings", "--reranking", "--metrics", "--slots", "--props"],

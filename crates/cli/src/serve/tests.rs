@@ -75,6 +75,7 @@ fn model(lost: bool) -> ServedModel {
             reranker: None,
             recommended: PartialSampling::default(),
             adapters: vec![],
+            images: None,
         }),
         defaults: PartialSampling::USUAL.over(Sampling::default()),
         default_adapters: DefaultAdapters::default(),

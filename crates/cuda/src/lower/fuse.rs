@@ -121,6 +121,9 @@ impl Fuser<'_> {
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
             Op::Outputs { x } => Fused::Outputs { x, mean: false, out },
             Op::Means { x } => Fused::Outputs { x, mean: true, out },
+            Op::ImageRows { .. } => {
+                return Err(BackendError::Unsupported("image_rows has no CUDA kernel".into()));
+            }
             Op::Input { index } => Fused::Host(HostPhase::Write { index, out }),
             Op::HostExperts { x, logits, piece } => Fused::Host(HostPhase::Send { x, logits, piece, out }),
             Op::Conv { x, weight, bias, layer, silu } => {

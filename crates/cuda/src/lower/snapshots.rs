@@ -192,7 +192,7 @@ fn a_layer_with_shared_keys_and_joined_experts() {
     let table = g.matrix("embed", 512, 256).unwrap();
     let x = g.embed(table, 1.0);
     let [norm, head_norm] = [("norm", 256), ("head_norm", 64)].map(|(n, len)| g.vector(n, len).unwrap());
-    let turns = g.rope_table(RopeTable { freqs: vec![1.0; 32], magnitude: 1.0 });
+    let turns = g.rope_table(RopeTable::new(vec![1.0; 32], 1.0));
     let normed = g.norm(x, norm, 1e-6).unwrap();
     let [q, other_q, k] = [("q", 256), ("other q", 256), ("k", 128)].map(|(name, rows)| {
         let w = g.matrix(name, rows, 256).unwrap();
@@ -257,7 +257,7 @@ fn ops_that_fit_no_pattern() {
     let mut g = Graph::new();
     let [table, w] = [("embed", 64), ("w", 96)].map(|(name, rows)| g.matrix(name, rows, 96).unwrap());
     let [weight, bias] = ["norm", "bias"].map(|name| g.vector(name, 96).unwrap());
-    let rope = g.rope_table(RopeTable { freqs: vec![1.0; 16], magnitude: 1.0 });
+    let rope = g.rope_table(RopeTable::new(vec![1.0; 16], 1.0));
     let x = g.embed(table, 2.0);
     let normed = g.norm_of_kind(x, weight, Some(bias), 1e-5, NormKind::Layer).unwrap();
     let rotated = g.rope(normed, 32, RopeStyle::Interleaved, rope).unwrap();

@@ -86,7 +86,7 @@ pub(crate) fn expert_decoder_of(sizes: ExpertSizes) -> Graph {
 fn decoder_with(width: usize, sinks: bool, mlp: impl Fn(&mut Graph, Val) -> Val) -> Graph {
     let mut g = Graph::new();
     let table = g.matrix("embed", 512, width).unwrap();
-    let turns = g.rope_table(RopeTable { freqs: vec![1.0; 32], magnitude: 1.0 });
+    let turns = g.rope_table(RopeTable::new(vec![1.0; 32], 1.0));
     let mut x = g.embed(table, 1.0);
     let [norm, head_norm] = [("norm", width), ("head_norm", 64)].map(|(n, len)| g.vector(n, len).unwrap());
     let normed = g.norm(x, norm, 1e-6).unwrap();

@@ -29,7 +29,7 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
         let [q, k, v] = [("q", WIDTH), ("k", 8), ("v", 8)].map(|(n, rows)| g.matrix(n, rows, WIDTH).unwrap());
         let out = g.matrix("out", VOCAB, WIDTH).unwrap();
         let freqs = (0..4).map(|i| 0.5f32.powi(i)).collect();
-        let rope = g.rope_table(RopeTable { freqs, magnitude: 1.0 });
+        let rope = g.rope_table(RopeTable::new(freqs, 1.0));
         let x = g.embed(table, 1.0); // [tokens, WIDTH]
         let [q, k, v] = [q, k, v].map(|w| g.linear(x, w).unwrap());
         let [q, k] = [q, k].map(|x| g.rope(x, 8, RopeStyle::Halves, rope).unwrap());

@@ -45,7 +45,7 @@ fn model() -> &'static Hybrid {
     MODEL.get_or_init(|| {
         let (mut m, rng) = (Hybrid::default(), &mut Random::new(5));
         let freqs = (0..4).map(|i| 0.5f32.powi(i)).collect();
-        let rope = m.graph.rope_table(RopeTable { freqs, magnitude: 1.0 });
+        let rope = m.graph.rope_table(RopeTable::new(freqs, 1.0));
         let table = m.weight("table", [VOCAB, WIDTH], rng);
         let mut x = m.graph.embed(table, 1.0); // [tokens, WIDTH]
         for attention in [false, true, false] {

@@ -26,7 +26,7 @@ fn model() -> &'static (Graph, Vec<HostTensor>) {
             g.matrix(name, rows, WIDTH).unwrap()
         };
         let freqs = (0..4).map(|i| 0.5f32.powi(i)).collect();
-        let rope = g.rope_table(RopeTable { freqs, magnitude: 1.0 });
+        let rope = g.rope_table(RopeTable::new(freqs, 1.0));
         let table = matrix(&mut g, "table".into(), VOCAB);
         let mut x = g.embed(table, 1.0); // [tokens, WIDTH]
         for (layer, window) in [Some(WINDOW - 2), None, Some(WINDOW)].into_iter().enumerate() {

@@ -52,6 +52,7 @@ fn serve() -> Result<SocketAddr, String> {
             reranker: None,
             recommended: PartialSampling::default(),
             adapters: vec![],
+            images: None,
         }),
         defaults: PartialSampling::USUAL.over(Sampling::default()),
         default_adapters: DefaultAdapters::default(),

@@ -4,7 +4,7 @@
 use super::error::{BackendError, Result};
 use super::handles::Program;
 use crate::memory::check_slots;
-use crate::{AdapterScales, KvSize, PageTable, Sample, Sampled, SequenceRules, StateSlots};
+use crate::{AdapterScales, Images, KvSize, PageTable, Sample, Sampled, SequenceRules, StateSlots};
 
 /// One forward pass: tokens of one or more sequences, and the requested outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,6 +52,8 @@ pub struct Slice {
     pub second: Option<usize>,
     /// The adapters of its sequence.
     pub adapters: AdapterScales,
+    /// The images of its sequence.
+    pub images: Images,
 }
 
 /// A requested row.
@@ -185,6 +187,25 @@ impl Step {
             Some(s) => fail(format!("a slice begins at position {}: sequences must be whole", s.position)),
             None => Ok(()),
         }
+    }
+
+    /// Refuses images whose rows the graph does not read whole ([`crate::Graph::image_width`]).
+    pub fn check_images(&self, width: usize) -> Result<()> {
+        let fail = |text: String| Err(BackendError::Invalid(text));
+        for image in self.slices.iter().flat_map(|s| s.images.iter()).filter(|i| i.rows.width > 0) {
+            let rows = &image.rows;
+            if rows.width != width {
+                return fail(format!(
+                    "rows of an image have {} columns, the graph reads {width}",
+                    rows.width
+                ));
+            }
+            if rows.values.len() != rows.len * rows.width {
+                let (len, values) = (rows.len, rows.values.len());
+                return fail(format!("an image of {len} rows of {width} columns has {values} values"));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses to carry over what the step before does not sample; `sampled` tells which of its outputs do,

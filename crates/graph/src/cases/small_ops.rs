@@ -107,5 +107,5 @@ pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
 
 fn rope_table(pairs: usize, magnitude: f32) -> RopeTable {
     let freqs = (0..pairs).map(|i| 10_000f32.powf(-(i as f32) / pairs as f32)).collect();
-    RopeTable { freqs, magnitude }
+    RopeTable::new(freqs, magnitude)
 }

@@ -111,8 +111,10 @@ fn block(graph: &Graph, route: usize) -> Option<Block> {
     let inner = |node: &usize| *node != mix && nodes.contains(node);
     let leaks = (0..graph.nodes.len()).any(|node| !nodes.contains(&node) && reads(node).any(|v| inner(&v)));
     let by_token = nodes.iter().all(|node| {
-        let needs_step =
-            matches!(graph.nodes[*node].op, Op::Attend { .. } | Op::Rope { .. } | Op::Outputs { .. });
+        let needs_step = matches!(
+            graph.nodes[*node].op,
+            Op::Attend { .. } | Op::Rope { .. } | Op::ImageRows { .. } | Op::Outputs { .. }
+        );
         !needs_step && !graph.nodes[*node].value.outputs_only
     });
     let outer: BTreeSet<usize> =

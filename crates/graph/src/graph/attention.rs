@@ -17,7 +17,11 @@ impl Graph {
     /// See [`Op::Rope`].
     pub fn rope(&mut self, x: Val, head_dim: usize, style: RopeStyle, table: usize) -> Result<Val> {
         self.check_tokens("rope", x)?;
-        let pairs = self.ropes[table].freqs.len();
+        let RopeTable { freqs, parts, .. } = &self.ropes[table];
+        let pairs = freqs.len();
+        if !parts.is_empty() && (parts.len() != pairs || parts.iter().any(|part| *part > 2)) {
+            return fail(format!("rope: want a part from 0 to 2 for each of {pairs} pairs, got {parts:?}"));
+        }
         if head_dim == 0 || !self.width(x).is_multiple_of(head_dim) || pairs * 2 > head_dim {
             return fail(format!(
                 "rope of {} dimensions on heads of {head_dim} in a value of {}",

@@ -171,6 +171,12 @@ impl Graph {
         self.push(Op::Input { index }, Value { width, outputs_only: false })
     }
 
+    /// See [`Op::ImageRows`].
+    pub fn image_rows(&mut self, x: Val, start: usize, adds: bool) -> Result<Val> {
+        self.check_tokens("image_rows", x)?;
+        Ok(self.push(Op::ImageRows { x, start, adds }, self.value(x)))
+    }
+
     /// See [`Op::Means`].
     pub fn means(&mut self, x: Val) -> Result<Val> {
         self.check_tokens("means", x)?;

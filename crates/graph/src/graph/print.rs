@@ -9,12 +9,13 @@ impl fmt::Display for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, t) in self.ropes.iter().enumerate() {
             let (first, last) = (t.freqs.first().unwrap_or(&0.0), t.freqs.last().unwrap_or(&0.0));
-            writeln!(
-                f,
-                "rope {i}: {} pairs, {first:.4e} .. {last:.4e}, x {:.4}",
-                t.freqs.len(),
-                t.magnitude
-            )?;
+            let (pairs, magnitude) = (t.freqs.len(), t.magnitude);
+            write!(f, "rope {i}: {pairs} pairs, {first:.4e} .. {last:.4e}, x {magnitude:.4}")?;
+            if !t.parts.is_empty() {
+                let of = |part: u8| t.parts.iter().filter(|p| **p == part).count();
+                write!(f, ", parts of {} {} {}", of(0), of(1), of(2))?;
+            }
+            writeln!(f)?;
         }
         let weight = |id: WeightId| {
             let w = self.weight(id);
@@ -86,6 +87,9 @@ impl fmt::Display for Graph {
                 Op::JoinHeads { heads, .. } => write!(f, " heads {heads}")?,
                 Op::Columns { start, len, .. } => write!(f, " {start}..{}", start + len)?,
                 Op::Input { index } => write!(f, " {index}")?,
+                Op::ImageRows { start, adds, .. } => {
+                    write!(f, " from column {start}{}", if *adds { " added" } else { "" })?;
+                }
                 Op::HostExperts { piece, .. } => write!(f, " piece {piece}")?,
                 Op::Conv { weight: w, bias, layer, silu, .. } => {
                     write!(f, " {}", weight(*w))?;

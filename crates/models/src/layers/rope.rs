@@ -125,7 +125,7 @@ fn table(dims: usize, base: f32, scaling: Scaling, divisors: Option<&[f32]>, att
         Scaling::Linear(_) => attn_factor,
         Scaling::Yarn { magnitude, .. } => attn_factor * magnitude,
     };
-    RopeTable { freqs: (0..dims / 2).map(freq).collect(), magnitude }
+    RopeTable::new((0..dims / 2).map(freq).collect(), magnitude)
 }
 
 /// YaRN's factor on rotated columns.

@@ -62,8 +62,13 @@ impl ChatRequest {
         let start = || Some(ChatStart { prompt_tail: &prompt.tail, calls });
         encoder.cancel.check()?;
         let constraint = grammar.map(|requested| requested.compile(served, start())).transpose()?;
-        let PromptRequests { requests, scored } =
+        if options.scoring.is_on() && !prompt.images.is_empty() {
+            let message = "prompt_logprobs: not supported for conversations with images";
+            return Err(ApiError::bad("prompt_logprobs", message));
+        }
+        let PromptRequests { mut requests, scored } =
             options.requests(served, &prompt.tokens, constraint.as_ref())?;
+        requests.iter_mut().for_each(|request| request.images = prompt.images.clone());
         let reading = ChatReading {
             markup: prompt.markup,
             tools: chat.tools.schemas(),

@@ -5,6 +5,7 @@ use tern::{Message, ToolCall};
 
 use crate::http::error::{ApiError, Result};
 use crate::request::ignored::Object;
+use crate::request::images;
 use crate::request::json::{JsonError, Values};
 use crate::request::params::{Params, json_error};
 
@@ -42,25 +43,21 @@ fn convert_one(mut message: Params, values: &Values) -> Result<Message> {
     };
     let assistant = role.name == "assistant";
     let calls = if assistant { message.array("tool_calls")?.unwrap_or_default() } else { vec![] };
-    let content = match message.take("content") {
-        Some(content) => content_text(content, &message)?,
-        None if assistant || role.name == "tool" => String::new(),
+    let mut out = Message { role: role.known_as.into(), ..Message::default() };
+    match message.take("content") {
+        Some(content) => add_content(content, &message, &mut out)?,
+        None if assistant || role.name == "tool" => {}
         None => return Err(message.missing("content")),
-    };
+    }
     // some servers use this name
     let reasoning = if assistant { message.string("reasoning")? } else { None };
     let mut member = |name: &str| match role.members.contains(&name) {
         true => message.string(name),
         false => Ok(None),
     };
-    let mut out = Message {
-        role: role.known_as.into(),
-        content,
-        name: member("name")?,
-        reasoning: member("reasoning_content")?.or(reasoning),
-        tool_call_id: member("tool_call_id")?,
-        tool_calls: vec![],
-    };
+    out.name = member("name")?;
+    out.reasoning = member("reasoning_content")?.or(reasoning);
+    out.tool_call_id = member("tool_call_id")?;
     let path = message.name("tool_calls");
     for (at, call) in calls.into_iter().enumerate() {
         let call = message.nested(call, &format!("{path}[{at}]"))?;
@@ -76,31 +73,33 @@ fn convert_one(mut message: Params, values: &Values) -> Result<Message> {
     Ok(out)
 }
 
-/// A string, or text parts joined with line feeds as other servers do.
-fn content_text(content: Value, message: &Params) -> Result<String> {
+/// A string, or parts: images, and texts joined with line feeds as other servers do.
+fn add_content(content: Value, message: &Params, to: &mut Message) -> Result<()> {
     let path = message.name("content");
     let parts = match content {
-        Value::String(text) => return Ok(text),
+        Value::String(text) => {
+            to.content = text;
+            return Ok(());
+        }
         Value::Array(parts) => parts,
         other => return Err(ApiError::expected(&path, "a string or an array of parts", &other)),
     };
-    let part = |(at, part): (usize, Value)| {
+    for (at, part) in parts.into_iter().enumerate() {
         let mut part = message.nested(part, &format!("{path}[{at}]"))?;
         let kind = part.required_string("type")?;
-        let text = match kind.as_str() {
-            "text" => part.required_string("text")?,
-            "refusal" => part.required_string("refusal")?,
+        match kind.as_str() {
+            "text" => to.push_text(&part.required_string("text")?),
+            "refusal" => to.push_text(&part.required_string("refusal")?),
+            "image_url" => to.push_image(images::of_part(&mut part)?),
             _ => {
                 let name = part.name("type");
-                let message = format!("{name}: only \"text\" is supported, got {kind:?}");
+                let message = format!("{name}: only \"text\" and \"image_url\" are supported, got {kind:?}");
                 return Err(ApiError::bad(name, message));
             }
-        };
+        }
         part.finish(Object::Part, &[])?;
-        Ok(text)
-    };
-    let texts: Result<Vec<String>> = parts.into_iter().enumerate().map(part).collect();
-    Ok(texts?.join("\n"))
+    }
+    Ok(())
 }
 
 fn convert_call(mut call: Params, values: &Values) -> Result<ToolCall> {
@@ -164,6 +163,20 @@ mod tests {
     }
 
     #[test]
+    fn images_are_where_they_are_between_texts() {
+        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AQID"}});
+        let text = |text: &str| json!({"type": "text", "text": text});
+        let parts = json!([text("a"), text("b"), image, text("c"), image]);
+        let got = converted(json!([{"role": "user", "content": parts}])).unwrap();
+        let mut want = Message::user("a\nb");
+        want.push_image([1, 2, 3]);
+        want.push_text("c");
+        want.push_image([1, 2, 3]);
+        assert_eq!(got, [want]);
+        assert_eq!((got[0].content.as_str(), got[0].images[0].at, got[0].images[1].at), ("a\nbc", 3, 4));
+    }
+
+    #[test]
     fn unsupported_content_is_refused_with_its_path() {
         for (message, want) in [
             (json!(5), "messages[0]: expected an object, got 5"),
@@ -178,8 +191,20 @@ mod tests {
                 "messages[0].role: expected one of system, developer, user, assistant, tool, got \"boss\"",
             ),
             (
-                json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}),
-                "messages[0].content[0].type: only \"text\" is supported, got \"image_url\"",
+                json!({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}),
+                "messages[0].content[0].type: only \"text\" and \"image_url\" are supported, got \"input_audio\"",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:text/plain;base64,AA=="}}]}),
+                "messages[0].content[0].image_url.url: expected the media type of an image, such as image/png, got \"text/plain\"",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "image_url", "image_url": 5}]}),
+                "messages[0].content[0].image_url: expected an object or a string, got 5",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "detail": "much"}}]}),
+                "messages[0].content[0].image_url.detail: expected one of auto, low, high, original, got \"much\"",
             ),
             (
                 json!({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]}),

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value};
-use tern::engine::EngineError;
+use tern::engine::{EngineError, Images};
 use tern::text::{Markup, TemplateError};
 use tern::{ChatEnd, Error, Message};
 
@@ -13,6 +13,7 @@ use crate::models::model::ServedModel;
 use crate::models::refusals::unknown_model;
 use crate::request::conversation;
 use crate::request::encode::Encoder;
+use crate::request::images;
 use crate::request::params::Params;
 use crate::request::template_variables;
 use crate::request::tools::Tools;
@@ -27,6 +28,8 @@ pub(crate) struct Chat {
 /// A rendered and tokenized conversation.
 pub(crate) struct ChatPrompt {
     pub(crate) tokens: Vec<u32>,
+    /// The rows of its images.
+    pub(crate) images: Images,
     /// The end of the rendered text.
     pub(crate) tail: String,
     /// The markup of answers.
@@ -120,7 +123,7 @@ fn prompt(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<ChatPrompt
     encoder.cancel.check()?;
     let cancel = encoder.cancel.clone();
     let rendered = encoder.served.model.render(conversation, move || cancel.is_cancelled());
-    let rendered = rendered.map_err(|error| match error {
+    let mut rendered = rendered.map_err(|error| match error {
         Error::NoChatTemplate(_) => {
             let message = "this model has no chat template: use /v1/completions";
             ApiError::bad("messages", message).code("no_chat_template")
@@ -129,8 +132,8 @@ fn prompt(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<ChatPrompt
         Error::Template(TemplateError::Cancelled) if encoder.cancel.is_cancelled() => encoder.cancel.error(),
         error => ApiError::bad("messages", error.to_string()),
     })?;
-    let tokens = encoder.chat(&rendered.text)?;
-    Ok(ChatPrompt { tokens, tail: rendered.tail().to_owned(), markup: rendered.markup })
+    let (tokens, images) = images::encode(&mut rendered, encoder)?;
+    Ok(ChatPrompt { tokens, images, tail: rendered.tail().to_owned(), markup: rendered.markup })
 }
 
 /// Where the prompt ends: `add_generation_prompt` and `continue_final_message`.

@@ -46,7 +46,7 @@ struct Entry {
     /// Known once the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_model_len: Option<usize>,
-    /// `completion`, and `chat` if the model has a chat template.
+    /// `completion`, `chat` if the model has a chat template, and `vision` if it is loaded and takes images.
     #[serde(skip_serializing_if = "Option::is_none")]
     capabilities: Option<&'static [&'static str]>,
     status: Status,
@@ -70,7 +70,7 @@ impl Entry {
             root: served.id().to_owned(),
             parent: None,
             max_model_len: Some(served.model.context()),
-            capabilities: Some(capabilities(served.model.template().is_some())),
+            capabilities: Some(capabilities(served.model.template().is_some(), served.model.sees())),
             status: Status { value: "loaded", error: None },
         }
     }
@@ -98,15 +98,19 @@ impl Entry {
             created: model.modified,
             owned_by: "tern",
             max_model_len: None,
-            capabilities: model.details.map(|details| capabilities(details.chats)),
+            capabilities: model.details.map(|details| capabilities(details.chats, false)),
             status: Status { value, error },
         }
     }
 }
 
 /// What a model is used for.
-fn capabilities(chats: bool) -> &'static [&'static str] {
-    if chats { &["completion", "chat"] } else { &["completion"] }
+fn capabilities(chats: bool, sees: bool) -> &'static [&'static str] {
+    match (chats, sees) {
+        (true, true) => &["completion", "chat", "vision"],
+        (true, false) => &["completion", "chat"],
+        (false, _) => &["completion"],
+    }
 }
 
 /// All models under all their names.

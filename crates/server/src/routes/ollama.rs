@@ -134,6 +134,9 @@ pub(super) async fn show(
     if model.markup().is_some_and(|markup| markup.reasoning.is_some()) {
         capabilities.push("thinking");
     }
+    if model.sees() {
+        capabilities.push("vision");
+    }
     if model.tokenizer().fill_tokens().is_some() {
         capabilities.push("insert");
     }

@@ -132,6 +132,7 @@ impl SiteModel {
                     None => Pooling::Mean,
                 },
                 reranker: self.reranker.clone(),
+                images: None,
                 recommended: PartialSampling::default(),
                 adapters: self.adapters.clone(),
             })

@@ -113,6 +113,7 @@ fn build(b: &mut Build<'_>, experts: bool) -> Result<(), ModelError> {
 
 impl Build<'_> {
     /// The table without the pairs whose part of a position is none of the three that are equal for text.
+    /// With images, pairs turn by their part.
     fn sections(&mut self, table: usize) -> Result<usize, ModelError> {
         let name = "rope.dimension_sections";
         let sections = self.keys().usizes(name)?.ok_or_else(|| self.missing(name))?;
@@ -120,13 +121,15 @@ impl Build<'_> {
         if sections.len() < 3 || total == 0 {
             return Err(ModelError::value(self.keys().key(name), format!("{sections:?}"), "four sizes"));
         }
-        let RopeTable { mut freqs, magnitude } = self.graph.ropes[table].clone();
+        let RopeTable { mut freqs, magnitude, .. } = self.graph.ropes[table].clone();
         for (i, freq) in freqs.iter_mut().enumerate() {
             let sector = i % total;
             if sector >= sections[sector % 3].saturating_mul(3) {
                 *freq = 0.0;
             }
         }
-        Ok(self.graph.rope_table(RopeTable { freqs, magnitude }))
+        let part = |i: usize| if i % 3 > 0 && i < 3 * sections[i % 3] { (i % 3) as u8 } else { 0 };
+        let parts = if self.sees { (0..freqs.len()).map(part).collect() } else { vec![] };
+        Ok(self.graph.rope_table(RopeTable { freqs, magnitude, parts }))
     }
 }

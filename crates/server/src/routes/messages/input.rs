@@ -5,6 +5,7 @@ use tern::{Message, ToolCall};
 
 use crate::http::error::{ApiError, Result};
 use crate::request::ignored::Object;
+use crate::request::images;
 use crate::request::params::Params;
 
 /// The messages of a conversation that begins with a system prompt.
@@ -24,37 +25,42 @@ pub(super) fn messages(system: Option<Value>, messages: Vec<Value>, body: &Param
 
 /// A string, or text blocks joined with line feeds.
 fn text(content: Value, parent: &Params, member: &str) -> Result<String> {
-    let path = parent.name(member);
+    let message = content_of(content, parent, member, false)?;
+    Ok(message.content)
+}
+
+/// The same with images, if there may be some: a message without a role.
+fn content_of(content: Value, parent: &Params, member: &str, may_see: bool) -> Result<Message> {
+    let (path, mut out) = (parent.name(member), Message::default());
     let blocks = match content {
-        Value::String(text) => return Ok(text),
+        Value::String(text) => return Ok(Message { content: text, ..out }),
         Value::Array(blocks) => blocks,
         other => return Err(ApiError::expected(&path, "a string or an array of blocks", &other)),
     };
-    let block = |(at, block): (usize, Value)| {
+    for (at, block) in blocks.into_iter().enumerate() {
         let mut block = parent.nested(block, &format!("{path}[{at}]"))?;
-        let kind = block.required_string("type")?;
-        if kind != "text" {
-            return Err(unsupported(&block, &kind));
+        match block.required_string("type")?.as_str() {
+            "text" => out.push_text(&block.required_string("text")?),
+            "image" if may_see => out.push_image(images::of_source(&mut block)?),
+            kind => return Err(unsupported(&block, kind)),
         }
-        let text = block.required_string("text")?;
         block.finish(Object::Part, &[])?;
-        Ok(text)
-    };
-    let texts: Result<Vec<String>> = blocks.into_iter().enumerate().map(block).collect();
-    Ok(texts?.join("\n"))
+    }
+    Ok(out)
 }
 
 fn unsupported(block: &Params, kind: &str) -> ApiError {
     let name = block.name("type");
-    let message =
-        format!("{name}: only text, tool calls, tool results and thinking are supported, got {kind:?}");
+    let message = format!(
+        "{name}: only text, images, tool calls, tool results and thinking are supported, got {kind:?}"
+    );
     ApiError::bad(name, message)
 }
 
-/// The texts of a message's blocks, and what becomes separate messages.
+/// The texts and images of a message's blocks, and what becomes separate messages.
 #[derive(Default)]
 struct Blocks {
-    texts: Vec<String>,
+    content: Message,
     thinking: Vec<String>,
     calls: Vec<ToolCall>,
     results: Vec<Message>,
@@ -66,7 +72,7 @@ fn add(mut message: Params, out: &mut Vec<Message>) -> Result<()> {
     let mut blocks = Blocks::default();
     let path = message.name("content");
     match content {
-        Value::String(text) => blocks.texts.push(text),
+        Value::String(text) => blocks.content.push_text(&text),
         Value::Array(given) => {
             for (at, block) in given.into_iter().enumerate() {
                 blocks.add(message.nested(block, &format!("{path}[{at}]"))?)?;
@@ -74,7 +80,11 @@ fn add(mut message: Params, out: &mut Vec<Message>) -> Result<()> {
         }
         other => return Err(ApiError::expected(&path, "a string or an array of blocks", &other)),
     }
-    let text = blocks.texts.join("\n");
+    let (text, images) = (blocks.content.content, blocks.content.images);
+    if !images.is_empty() && role != "user" {
+        let message = format!("{path}: only messages of the user may have images");
+        return Err(ApiError::bad(path, message));
+    }
     match role.as_str() {
         "assistant" => {
             let reasoning = Some(blocks.thinking.join("\n")).filter(|text| !text.is_empty());
@@ -82,9 +92,9 @@ fn add(mut message: Params, out: &mut Vec<Message>) -> Result<()> {
         }
         "user" => {
             // results answer the calls before them, and precede the text
-            let is_text = blocks.results.is_empty() || !text.is_empty();
+            let is_text = blocks.results.is_empty() || !text.is_empty() || !images.is_empty();
             out.append(&mut blocks.results);
-            out.extend(is_text.then(|| Message::user(text)));
+            out.extend(is_text.then(|| Message { images, ..Message::user(text) }));
         }
         "system" => out.push(Message::system(text)),
         _ => {
@@ -99,7 +109,8 @@ impl Blocks {
     fn add(&mut self, mut block: Params) -> Result<()> {
         let kind = block.required_string("type")?;
         match kind.as_str() {
-            "text" => self.texts.push(block.required_string("text")?),
+            "text" => self.content.push_text(&block.required_string("text")?),
+            "image" => self.content.push_image(images::of_source(&mut block)?),
             "thinking" => self.thinking.push(block.required_string("thinking")?),
             "redacted_thinking" => drop(block.take("data")),
             "tool_use" => {
@@ -119,12 +130,15 @@ impl Blocks {
             "tool_result" => {
                 let id = block.required_string("tool_use_id")?;
                 let content = block.take("content").unwrap_or_else(|| "".into());
-                let mut text = text(content, &block, "content")?;
+                let mut result = content_of(content, &block, "content", true)?;
                 block.string("toolset_name")?;
                 if block.bool("is_error")?.unwrap_or(false) {
-                    text = format!("Error: {text}");
+                    let before = "Error: ";
+                    result.content.insert_str(0, before);
+                    result.images.iter_mut().for_each(|image| image.at += before.len());
                 }
-                self.results.push(Message::tool(text, id));
+                let images = result.images;
+                self.results.push(Message { images, ..Message::tool(result.content, id) });
             }
             _ => return Err(unsupported(&block, &kind)),
         }
@@ -178,11 +192,32 @@ mod tests {
     }
 
     #[test]
+    fn images_are_part_of_messages_and_of_results() {
+        let image =
+            json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AQID"}});
+        let given = json!([{"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "a", "is_error": true, "content": [{"type": "text", "text": "3"}, image]},
+            image, {"type": "text", "text": "And?"}]}]);
+        let mut result = Message::tool("Error: 3", "a");
+        result.push_image([1, 2, 3]);
+        let want = [result, Message::user("And?").image([1, 2, 3])];
+        assert_eq!(converted(json!(""), given).unwrap(), want);
+    }
+
+    #[test]
     fn other_blocks_are_refused_with_their_path() {
         for (message, want) in [
             (
-                json!({"role": "user", "content": [{"type": "image", "source": {}}]}),
-                "messages[0].content[0].type: only text, tool calls, tool results and thinking are supported, got \"image\"",
+                json!({"role": "user", "content": [{"type": "document", "source": {}}]}),
+                "messages[0].content[0].type: only text, images, tool calls, tool results and thinking are supported, got \"document\"",
+            ),
+            (
+                json!({"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "x"}}]}),
+                "messages[0].content[0].source.type: expected \"base64\" or \"url\", got \"file\"",
+            ),
+            (
+                json!({"role": "assistant", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AQID"}}]}),
+                "messages[0].content: only messages of the user may have images",
             ),
             (json!({"role": "user"}), "missing required parameter: \"messages[0].content\""),
             (

@@ -25,6 +25,7 @@ use crate::request::conversation;
 use crate::request::encode::Encoder;
 use crate::request::gap::Gap;
 use crate::request::ignored::Object;
+use crate::request::images;
 use crate::request::params::Params;
 use crate::request::prepare::{Preparation, Prepare};
 use crate::request::prompt::{Chat, model_or_adapter};
@@ -176,8 +177,11 @@ fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     if messages.len() > config.max_messages {
         return Err(ApiError::too_many("messages", messages.len(), config.max_messages, "messages"));
     }
-    let messages: Result<Vec<Value>> = messages.into_iter().enumerate().map(adapted).collect();
-    let messages = conversation::convert(messages?, &params)?;
+    let (messages, images): (Vec<Value>, Vec<Vec<Value>>) = messages.into_iter().map(adapted).unzip();
+    let mut messages = conversation::convert(messages, &params)?;
+    for (at, (message, images)) in messages.iter_mut().zip(images).enumerate() {
+        add_images(message, &images, &format!("messages[{at}].images"))?;
+    }
     params.finish(Object::Body, REFUSED)?;
     if messages.is_empty() {
         return Ok(OllamaRequest { prepared: None, keep_alive, model });
@@ -190,21 +194,28 @@ fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     Ok(OllamaRequest { prepared: Some(Prepared { job, shape, stream }), keep_alive, model })
 }
 
-/// A message with the names that the OpenAI API has for its members.
-fn adapted((at, mut message): (usize, Value)) -> Result<Value> {
-    let Value::Object(members) = &mut message else { return Ok(message) };
+/// A message with the names that the OpenAI API has for its members, and its images.
+fn adapted(mut message: Value) -> (Value, Vec<Value>) {
+    let Value::Object(members) = &mut message else { return (message, vec![]) };
     for (from, to) in [("thinking", "reasoning_content"), ("tool_name", "name")] {
         if let Some(value) = members.swap_remove(from) {
             members.insert(to.into(), value);
         }
     }
-    match members.swap_remove("images") {
-        Some(Value::Array(images)) if !images.is_empty() => {
-            let param = format!("messages[{at}].images");
-            Err(ApiError::bad(&*param, format!("{param}: images are not supported")))
-        }
-        _ => Ok(message),
+    let images = match members.swap_remove("images") {
+        Some(Value::Array(images)) => images,
+        Some(Value::Null) | None => vec![],
+        Some(other) => vec![other],
+    };
+    (message, images)
+}
+
+/// Puts images before the text of a message.
+fn add_images(message: &mut Message, images: &[Value], path: &str) -> Result<()> {
+    for (at, image) in images.iter().enumerate().rev() {
+        *message = std::mem::take(message).image(images::of_ollama(image, &format!("{path}[{at}]"))?);
     }
+    Ok(())
 }
 
 fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
@@ -214,9 +225,7 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let system = params.string("system")?.filter(|text| !text.is_empty());
     let suffix = params.string("suffix")?.filter(|text| !text.is_empty());
     let raw = params.bool("raw")?.unwrap_or(false);
-    if params.array("images")?.is_some_and(|images| !images.is_empty()) {
-        return Err(ApiError::bad("images", "images: images are not supported"));
-    }
+    let images = params.array("images")?.unwrap_or_default();
     // an empty template is the model's own
     if params.peek("template").is_some_and(|template| template == "") {
         params.take("template");
@@ -230,6 +239,10 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     }
     let logprobs = options.sampling.logprobs.is_some();
     let encoder = Encoder::new(served, cancel, "prompt");
+    if !images.is_empty() && (raw || suffix.is_some() || !has_template(served)) {
+        let message = "images: need the model's chat template, which raw and suffix do not use";
+        return Err(ApiError::bad("images", message));
+    }
     let job = if raw || suffix.is_some() || !has_template(served) {
         let tokens = match suffix {
             Some(after) => {
@@ -239,7 +252,9 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
         };
         TextRequest { prompts: vec![&tokens], options, grammar }.job(&encoder)?
     } else {
-        let messages = system.map(Message::system).into_iter().chain([Message::user(prompt)]).collect();
+        let mut user = Message::user(prompt);
+        add_images(&mut user, &images, "images")?;
+        let messages = system.map(Message::system).into_iter().chain([user]).collect();
         let chat = Chat::new(messages, Tools::default(), vec![], variables);
         ChatRequest { chat, options, grammar, truncate: false }.job(&encoder)?.job
     };

@@ -8,6 +8,7 @@ use crate::http::error::{ApiError, Result};
 use crate::ids;
 use crate::request::conversation::arguments_of;
 use crate::request::ignored::Object;
+use crate::request::images;
 use crate::request::json::Values;
 use crate::request::params::Params;
 use crate::response_store::KeyResponses;
@@ -100,7 +101,8 @@ impl Conversation {
                 let output = item.take("output").ok_or_else(|| item.missing("output"))?;
                 item.string("name")?;
                 item.string("namespace")?;
-                self.messages.push(Message::tool(text(output, "output", &item)?, id));
+                let content = content_of(output, "output", &item)?;
+                self.messages.push(Message { role: "tool".into(), tool_call_id: Some(id), ..content });
             }
             _ => {
                 let expected = "\"message\", \"reasoning\", \"function_call\", \"function_call_output\", \
@@ -114,9 +116,14 @@ impl Conversation {
     fn message(&mut self, item: &mut Params) -> Result<()> {
         let role = item.required_string("role")?;
         let content = item.take("content").ok_or_else(|| item.missing("content"))?;
-        let text = text(content, "content", item)?;
+        let path = item.name("content");
+        let Message { content: text, images, .. } = content_of(content, "content", item)?;
+        if !images.is_empty() && role != "user" {
+            let message = format!("{path}: only messages of the user may have images");
+            return Err(ApiError::bad(path, message));
+        }
         match role.as_str() {
-            "user" => self.messages.push(Message::user(text)),
+            "user" => self.messages.push(Message { images, ..Message::user(text) }),
             "assistant" => {
                 let reasoning = self.reasoning.take();
                 self.messages.push(Message { reasoning, ..Message::assistant(text) });
@@ -169,31 +176,30 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A string, or text parts joined with line feeds.
-fn text(content: Value, member: &str, item: &Params) -> Result<String> {
-    let path = item.name(member);
+/// A string, or parts, images and texts joined with line feeds: a message without a role.
+fn content_of(content: Value, member: &str, item: &Params) -> Result<Message> {
+    let (path, mut out) = (item.name(member), Message::default());
     let parts = match content {
-        Value::String(text) => return Ok(text),
+        Value::String(text) => return Ok(Message { content: text, ..out }),
         Value::Array(parts) => parts,
         other => return Err(ApiError::expected(&path, "a string or an array of parts", &other)),
     };
-    let part = |(at, part): (usize, Value)| {
+    for (at, part) in parts.into_iter().enumerate() {
         let mut part = item.nested(part, &format!("{path}[{at}]"))?;
         let kind = part.required_string("type")?;
-        let text = match kind.as_str() {
-            "input_text" | "output_text" | "text" => part.required_string("text")?,
-            "refusal" => part.required_string("refusal")?,
+        match kind.as_str() {
+            "input_text" | "output_text" | "text" => out.push_text(&part.required_string("text")?),
+            "refusal" => out.push_text(&part.required_string("refusal")?),
+            "input_image" => out.push_image(images::of_part(&mut part)?),
             _ => {
                 let name = part.name("type");
-                let message = format!("{name}: only text is supported, got {kind:?}");
+                let message = format!("{name}: only text and images are supported, got {kind:?}");
                 return Err(ApiError::bad(name, message));
             }
-        };
-        part.finish(Object::Part, &[])?;
-        Ok(text)
-    };
-    let texts: Result<Vec<String>> = parts.into_iter().enumerate().map(part).collect();
-    Ok(texts?.join("\n"))
+        }
+        part.finish(Object::Part, &[("file_id", "files are not stored, send the image in image_url")])?;
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -263,8 +269,13 @@ mod tests {
                 "input[0].role: expected \"user\", \"assistant\", \"system\" or \"developer\", got \"boss\"",
             ),
             (
-                json!([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]),
-                "input[0].content[0].type: only text is supported, got \"input_image\"",
+                json!([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]),
+                "input[0].content[0].type: only text and images are supported, got \"input_file\"",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "input_image", "detail": "auto", "image_url": "http://x/"}]}]),
+                "input[0].content[0].image_url: expected a data URI with the image itself, `data:image/png;base64,...`; \
+                 other URLs are not fetched",
             ),
             (
                 json!([{"type": "item_reference", "id": "msg_9"}]),

@@ -1,0 +1,236 @@
+//! Models that see: rows of towers, and logits and tokens after them, are those that `transformers` computed.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod recorded;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tern_cpu::Cpu;
+use tern_engine::{
+    Capacity, Engine, Event, GraphRunner, ImageRows, Images, Limits, Request, RunnerConfig, TowerRunner,
+};
+use tern_formats::{Access, Checkpoint, Conversion};
+use tern_graph::{Backend, KvCells, Reference};
+use tern_models::{Model, Tower, Variant};
+
+use self::recorded::{error, logits, numbers, values, write_folder};
+
+fn recordings() -> Vec<(String, Value)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/images");
+    let mut paths: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let read = |path: std::path::PathBuf| {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        (name, serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap())
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// A recorded model and its tower.
+struct Seeing {
+    tower: Tower,
+    runner: TowerRunner,
+    model: Model,
+    text: Checkpoint,
+}
+
+/// Tokens of a sequence.
+const CONTEXT: usize = 64;
+
+fn backend(cpu: bool) -> Box<dyn Backend> {
+    if cpu { Box::new(Cpu::new(2).unwrap()) } else { Box::new(Reference::new()) }
+}
+
+impl Seeing {
+    /// Opens a folder, or a pair of files.
+    fn open(text: &Path, mmproj: &Checkpoint, cpu: bool) -> Seeing {
+        let text = Checkpoint::open(text).unwrap();
+        let variant = Variant { sees: true, ..Variant::default() };
+        let (model, _) = Model::open_as(&text, Some(CONTEXT), &variant).unwrap();
+        let tower = Tower::open(mmproj, model.arch.name, model.config.width).unwrap();
+        let graphs = [&tower.encoder, &tower.projector];
+        let stages = graphs.map(|graph| (graph.clone(), tower.tensors(graph, mmproj).unwrap()));
+        Seeing { runner: TowerRunner::new(backend(cpu), stages).unwrap(), tower, model, text }
+    }
+
+    /// The rows of all pictures of a recording.
+    fn rows(&mut self, recorded: &Value) -> Vec<Arc<ImageRows>> {
+        let sizes = recorded["pictures"].as_array().unwrap();
+        let size = |i: usize| [0, 1].map(|axis| sizes[i][axis].as_u64().unwrap() as usize);
+        (0..sizes.len()).map(|i| Arc::new(self.picture(i, size(i)))).collect()
+    }
+
+    /// The rows of a picture of normalised pixels. `[3, height, width]`
+    fn picture(&mut self, i: usize, [height, width]: [usize; 2]) -> ImageRows {
+        let picture: Vec<f32> =
+            values(&format!("picture {i}"), (3 * height * width) as u64, 1.0, 0.0).collect();
+        let p = self.tower.patch;
+        let grid = [height / p, width / p];
+        let mut patches = vec![];
+        for (row, col) in (0..grid[0]).flat_map(|row| (0..grid[1]).map(move |col| (row, col))) {
+            for (channel, y) in (0..3).flat_map(|channel| (0..p).map(move |y| (channel, y))) {
+                let at = (channel * height + row * p + y) * width + col * p;
+                patches.extend_from_slice(&picture[at..at + p]);
+            }
+        }
+        let run = |stage, inputs, rows, images| self.runner.run(stage, inputs, rows, images);
+        let rows = self.tower.rows(patches, grid, run).unwrap();
+        ImageRows { id: i as u32 + 1, ..rows }
+    }
+
+    fn graph_runner(&self, cpu: bool) -> GraphRunner {
+        let capacity =
+            Capacity { pages: 8, page_len: 16, max_tokens: 32, max_outputs: 32, window: None, state: None };
+        let capacity = capacity.with_slots(&self.model.graph, 16);
+        let config = RunnerConfig { capacity, kv_cells: KvCells::F32, threads: 1 };
+        let tensors = self.model.tensors(&self.text).unwrap();
+        GraphRunner::new(backend(cpu), &self.model.graph, tensors, config, |_| ()).unwrap()
+    }
+
+    /// The logits after each token of the prompt.
+    fn logits(&self, recorded: &Value, images: &Images, cpu: bool) -> Vec<Vec<f32>> {
+        let mut all = vec![];
+        self.graph_runner(cpu)
+            .logits_with(&prompt(recorded), images, 7, |_, row| all.push(row.to_vec()))
+            .unwrap();
+        all
+    }
+}
+
+fn prompt(recorded: &Value) -> Vec<u32> {
+    numbers(recorded, "tokens").into_iter().map(|id| id as u32).collect()
+}
+
+/// The places of images: runs of the token that most tokens of the prompt are.
+fn placed(recorded: &Value, rows: &[Arc<ImageRows>]) -> Images {
+    let tokens = prompt(recorded);
+    let is_image = |at: usize| tokens[at] == 126;
+    let starts = (0..tokens.len()).filter(|at| is_image(*at) && !is_image(at - 1));
+    Images::new(starts.zip(rows.iter().cloned()))
+}
+
+fn table(rows: &Value) -> Vec<Vec<f32>> {
+    logits(&serde_json::json!({ "logits": rows }))
+}
+
+#[test]
+fn rows_and_logits_are_those_of_transformers() {
+    let mut wrong = vec![];
+    for (name, recorded) in recordings() {
+        let folder = tempfile::tempdir().unwrap();
+        write_tower(folder.path(), &recorded);
+        let mmproj = Checkpoint::open_tower(folder.path(), Access::default()).unwrap().unwrap();
+        for cpu in [false, true] {
+            let mut model = Seeing::open(folder.path(), &mmproj, cpu);
+            let rows = model.rows(&recorded);
+            let mut off = 0.0f32;
+            for (rows, want) in rows.iter().zip(recorded["rows"].as_array().unwrap()) {
+                let got: Vec<Vec<f32>> = rows.values.chunks(rows.width).map(<[f32]>::to_vec).collect();
+                assert_eq!(got.len(), table(want).len(), "{name}: rows");
+                off = off.max(error(&got, &table(want)));
+            }
+            let all = model.logits(&recorded, &placed(&recorded, &rows), cpu);
+            let got: Vec<_> = numbers(&recorded, "positions").iter().map(|p| all[*p].clone()).collect();
+            let logits_off = error(&got, &logits(&recorded));
+            let text = format!("{name}: rows off by {off:.1e}, logits by {logits_off:.1e}, cpu: {cpu}");
+            println!("{text}");
+            if !(off < 1e-4 && logits_off < 1e-4) {
+                wrong.push(text);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn tokens_after_images_are_those_of_transformers() {
+    for (name, recorded) in recordings() {
+        let folder = tempfile::tempdir().unwrap();
+        write_tower(folder.path(), &recorded);
+        let mmproj = Checkpoint::open_tower(folder.path(), Access::default()).unwrap().unwrap();
+        let mut model = Seeing::open(folder.path(), &mmproj, true);
+        let images = placed(&recorded, &model.rows(&recorded));
+        let limits = Limits { max_seqs: 2, max_context: CONTEXT, max_waiting: 9, step_millis: 0 };
+        let engine = Engine::start(Box::new(model.graph_runner(true)), limits).unwrap();
+        let greedy = |images: &Images| -> (Vec<usize>, usize) {
+            let request = Request { images: images.clone(), ..Request::new(prompt(&recorded), 8) };
+            let (mut tokens, mut cached) = (vec![], 0);
+            for event in engine.generate(request).unwrap() {
+                match event {
+                    Event::Token(token) => tokens.push(token.id as usize),
+                    Event::Started { cached: of } => cached = of,
+                    _ => {}
+                }
+            }
+            (tokens, cached)
+        };
+        let want = numbers(&recorded, "greedy");
+        assert_eq!(greedy(&images), (want.clone(), 0), "{name}");
+        // again, from the prefix cache
+        let (again, cached) = greedy(&images);
+        assert_eq!(again, want, "{name}");
+        assert!(cached > 0, "{name}: the same images are cached");
+        // the same text with another image is computed from its first row on
+        let first = images.iter().next().unwrap();
+        let others = images.iter().map(|image| {
+            let other = ImageRows {
+                id: image.rows.id + 10,
+                values: vec![0.5; image.rows.values.len()],
+                ..(*image.rows).clone()
+            };
+            (image.start, Arc::new(other))
+        });
+        let (other, cached) = greedy(&Images::new(others));
+        assert!(other != want && cached <= first.start, "{name}: {cached} tokens of another image");
+    }
+}
+
+#[test]
+fn a_converted_pair_has_the_same_rows() {
+    for (name, recorded) in recordings() {
+        let folder = tempfile::tempdir().unwrap();
+        write_tower(folder.path(), &recorded);
+        let text = Checkpoint::open(folder.path()).unwrap();
+        let mmproj = Checkpoint::open_tower(folder.path(), Access::default()).unwrap().unwrap();
+        let want = Seeing::open(folder.path(), &mmproj, false).rows(&recorded);
+        let (text_file, mmproj_file) = (folder.path().join("model.gguf"), folder.path().join("mmproj.gguf"));
+        Conversion::unchanged(&text).write(&text, &text_file, &mut |_| ()).unwrap();
+        Conversion::unchanged(&mmproj).write(&mmproj, &mmproj_file, &mut |_| ()).unwrap();
+        let file = Checkpoint::open(&mmproj_file).unwrap();
+        assert!(Tower::is_tower(&file));
+        let got = Seeing::open(&text_file, &file, false).rows(&recorded);
+        assert!(got == want, "{name}: other rows in GGUF");
+    }
+}
+
+#[test]
+fn a_tower_of_another_model_is_refused_with_both_widths() {
+    let (_, recorded) = recordings().into_iter().find(|(name, _)| name == "qwen35").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    write_tower(folder.path(), &recorded);
+    let mmproj = Checkpoint::open_tower(folder.path(), Access::default()).unwrap().unwrap();
+    let refused = |arch, width| Tower::open(&mmproj, arch, width).unwrap_err().to_string();
+    assert_eq!(
+        refused("qwen35", 1024),
+        "the rows of the tower have 64 columns, those of the model 1024: the files are of different models"
+    );
+    assert_eq!(refused("llama", 64), "`llama` models do not take images of a `qwen3vl_merger` tower in Tern");
+    let mut other = mmproj.clone();
+    other.metadata.insert("clip.projector_type", tern_formats::Value::String("resampler".into()));
+    let error = Tower::open(&other, "qwen35", 64).unwrap_err().to_string();
+    assert!(
+        error.starts_with("images: towers of kind `resampler` are not supported; Tern runs qwen3vl_merger"),
+        "{error}"
+    );
+}
+
+/// Writes a recorded folder with the constants of its pixels.
+fn write_tower(folder: &Path, recorded: &Value) {
+    write_folder(folder, recorded, "F32");
+    let pixels = recorded.get("preprocessor").cloned();
+    let pixels =
+        pixels.unwrap_or(serde_json::json!({ "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5] }));
+    std::fs::write(folder.join("preprocessor_config.json"), pixels.to_string()).unwrap();
+}
