@@ -36,7 +36,8 @@ from browser import access, answers, conversations, files, messages, panel, sett
 from browser.driver import Failed, Page, want
 from browser.proxy import Proxy
 
-# What is checked directly at the server, in this order: some continue with the conversation of the one before.
+# What is checked directly at the server, in this order: some continue with the conversation of the one
+# before.
 DIRECT = [
     answers.opens,
     answers.streams,

@@ -61,7 +61,7 @@ def uses_keys(page: Page) -> str:
 
 
 def reads_answers_aloud(page: Page) -> str:
-    """Screen readers hear finished paragraphs, politely, and not every token."""
+    """Screen readers read finished paragraphs aloud, politely, and not every token."""
     page.new_chat()
     heard = page.run(
         """const { app } = await page("app.js");

@@ -200,7 +200,8 @@ def tabs_do_not_lose_chats(page: Page) -> str:
     )
     for text in ("Of the first tab", "A turn in the second tab", "Both, first", "Both, second"):
         want(text in counted, f"{text!r} is gone: {counted}")
-    # what one tab changes under another: a record that was written since it was read is kept beside the new one
+    # what one tab changes under another: a record that was written since it was read is kept beside the new
+    # one
     kept = page.run(
         """const { store } = await page("store.js");
         const { app } = await page("app.js");

@@ -41,7 +41,7 @@ def edits_and_branches(page: Page) -> str:
     want(page.text(".message:last-child .branches") == "2/2", "the answer before the edit is gone")
     page.reload()
     want(page.texts()[-1] == "I was edited.", "after a reload the edit is gone")
-    # the first message: its branches have conversations of their own
+    # the first message: each branch is a separate conversation
     page.click(".message:first-child .edit")
     page.frames()
     page.find(".editor").send_keys(" again", Keys.CONTROL, Keys.ENTER)

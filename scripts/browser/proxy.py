@@ -27,7 +27,8 @@ POLICY = (
 )
 HOP = {"connection", "keep-alive", "transfer-encoding", "host"}
 
-# What answers a request instead of the server: it gets the handler and the body, and returns whether it answered.
+# What answers a request instead of the server: it gets the handler and the body, and returns whether it
+# answered.
 Script = Callable[["Handler", bytes], bool]
 
 

@@ -148,9 +148,9 @@ pub(crate) struct ModelArgs {
     /// memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
     pub(crate) experts: ExpertPlacement,
-    /// Speculative decoding: guess tokens and compute several in a step, which does not change a text on the CPU
-    /// or with --reproducible; suffix guesses what followed the same tokens before, auto is suffix on the CPU and
-    /// off on a GPU
+    /// Speculative decoding: guess tokens and compute several in a step, which does not change a text on
+    /// the CPU or with --reproducible; suffix guesses what followed the same tokens before, auto is suffix
+    /// on the CPU and off on a GPU
     #[arg(long, alias = "spec-type", value_name = "KIND", default_value_t = Speculation::Auto)]
     pub(crate) speculate: Speculation,
     /// Guessed tokens per sequence and step at most

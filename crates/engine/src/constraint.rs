@@ -17,8 +17,8 @@ pub trait Constraint: Send {
     /// Advances by the next token; true if the text is complete and nothing can follow.
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 
-    /// The masks of now and after each of `drafts`, up to the first that is not allowed or completes the text.
-    /// The text does not advance.
+    /// The masks of now and after each of `drafts`, up to the first that is not allowed or completes the
+    /// text. The text does not advance.
     fn look_ahead(&mut self, _drafts: &[u32]) -> Vec<Result<Vec<u32>, String>> {
         vec![self.mask()]
     }

@@ -213,7 +213,7 @@ impl Engine {
             let Some((masks, constraint)) = entry.masks() else { continue };
             let (constraint, drafts) = (constraint.clone(), entry.drafts().to_vec());
             let masks = MasksOf { constraint, masks, drafts };
-            if !self.mask_thread().is_some_and(|thread| thread.send(masks).is_ok()) {
+            if self.mask_thread().is_none_or(|thread| thread.send(masks).is_err()) {
                 entry.make_masks(); // without the thread: slower, but not lost
             }
         }

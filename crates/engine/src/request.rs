@@ -40,8 +40,8 @@ pub struct Request {
     pub adapters: AdapterScales,
     /// The rows of images that take the place of tokens of the prompt.
     pub images: Images,
-    /// Tokens that a step may guess at most, to be computed with the last known one; 0 disables it. The text is
-    /// the same as without, if the runner's results do not depend on the batch.
+    /// Tokens that a step may guess at most, to be computed with the last known one; 0 disables it. The
+    /// text is the same as without, if the runner's results do not depend on the batch.
     pub drafts: usize,
     /// A text that the answer is expected to repeat, with changes: drafts are taken from it.
     pub predicted: Arc<[u32]>,
@@ -75,8 +75,8 @@ impl Request {
     }
 }
 
-/// What happened to a request: at most one `Started`, any number of tokens and of `Drafted`, then exactly one of
-/// the other three.
+/// What happened to a request: at most one `Started`, any number of tokens and of `Drafted`, then exactly
+/// one of the other three.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The request is in its first step; this many tokens of its prompt were in the prefix cache.

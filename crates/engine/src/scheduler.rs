@@ -24,8 +24,8 @@ const UNFINISHED_PROMPTS: usize = 8;
 /// drafts it would not.
 const WORTH_WAITING: f64 = 0.5;
 
-/// How many of the sequences that could decode a token are in a step, while the others have their turn in later
-/// steps; and what tokens cost, by which drafts are added.
+/// How many of the sequences that could decode a token are in a step, while the others have their turn in
+/// later steps; and what tokens cost, by which drafts are added.
 pub struct StepRules<'a> {
     /// The number while one client has more of them than another, from `(all, clients)`; at least one
     /// per client.

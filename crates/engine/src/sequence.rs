@@ -240,8 +240,8 @@ impl Sequence {
         self.unknown == 0
     }
 
-    /// Acquires pages for up to `count` of the proposed drafts after its next `grant` tokens; returns those that
-    /// its next step computes.
+    /// Acquires pages for up to `count` of the proposed drafts after its next `grant` tokens; returns those
+    /// that its next step computes.
     pub(crate) fn grow_drafts(&mut self, pages: &mut Pages, grant: usize, count: usize) -> Vec<u32> {
         let Some(drafter) = self.drafter.as_ref().filter(|_| count > 0) else { return vec![] };
         let from = self.planned + grant;
@@ -253,7 +253,8 @@ impl Sequence {
         drafter.drafts(end - from).collect()
     }
 
-    /// Takes back what the newest step computed of rejected drafts: their pages, and a state that includes them.
+    /// Takes back what the newest step computed of rejected drafts: their pages, and a state that includes
+    /// them.
     pub(crate) fn roll_back(&mut self, pages: &mut Pages, entry: &Entry) {
         if self.computed == entry.slice.position + entry.tokens.len() {
             return;
@@ -366,8 +367,8 @@ impl Sequence {
         Entry { id: self.id, tokens, carried, slice, want }
     }
 
-    /// How the tokens at `position` and after each of the drafts there are sampled: each as if the drafts before
-    /// it were known.
+    /// How the tokens at `position` and after each of the drafts there are sampled: each as if the drafts
+    /// before it were known.
     fn samples(&mut self, position: usize, drafts: &[u32]) -> Vec<Sample> {
         self.count();
         let (known, counted) = (self.tokens.len(), self.counted);
@@ -437,8 +438,8 @@ impl Sequence {
         }
     }
 
-    /// Takes the samples after the last known token and after the drafts that equal the samples before them. If
-    /// a draft's row has no sample, the next step finds out why.
+    /// Takes the samples after the last known token and after the drafts that equal the samples before
+    /// them. If a draft's row has no sample, the next step finds out why.
     fn take_rows(&mut self, rows: &[Sampled], drafts: &[u32], emit: &mut impl FnMut(Event)) {
         for (row, sampled) in rows.iter().enumerate() {
             self.take(sampled, emit);

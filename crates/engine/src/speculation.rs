@@ -1,9 +1,10 @@
 //! Speculative decoding: tokens that are guessed, computed together with the last known one in one step, and
 //! kept while they equal what is sampled.
 //!
-//! Every row of a step with drafts is sampled as it would be alone: with the random numbers of its position,
-//! its penalties, its mask. The first row whose sample differs from the draft after it ends the step's tokens,
-//! so a text with drafts is the text without them wherever a row's bits do not depend on its batch.
+//! Every row of a step with drafts is sampled as it would be alone: with the random numbers of its
+//! position, its penalties, its mask. The first row whose sample differs from the draft after it ends the
+//! step's tokens, so a text with drafts is the text without them wherever a row's bits do not depend on its
+//! batch.
 //!
 //! Drafts come from the text itself and from finished ones ([`SuffixIndex`], [`FinishedTexts`]), or from a
 //! constraint that allows only one continuation. How often they were right is counted ([`Acceptance`]), also

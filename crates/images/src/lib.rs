@@ -11,8 +11,9 @@
 //! # Ok::<(), tern_images::ImageError>(())
 //! ```
 //!
-//! A picture is RGB with eight bits: transparency is dropped, as models' own processors do, 16 bits lose the
-//! lower eight, of an animation there is the first frame, and a picture is turned as its EXIF orientation says.
+//! A picture is RGB with eight bits: transparency is dropped, as models' own processors do, 16 bits lose
+//! the lower eight, of an animation there is the first frame, and a picture is turned as its EXIF
+//! orientation says.
 
 mod decode;
 mod error;

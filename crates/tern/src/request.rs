@@ -277,7 +277,7 @@ impl Model {
         }
     }
 
-    /// How many tokens a step may guess: what was requested, within what the model was loaded with.
+    /// How many tokens may be guessed per step: what was requested, within what the model was loaded with.
     pub fn drafts(&self, requested: Option<usize>) -> usize {
         requested.map_or(self.draft_max, |most| most.min(self.draft_max))
     }

@@ -14,8 +14,8 @@ pub enum Speculation {
     Auto,
     /// No drafts.
     Off,
-    /// What followed the last tokens where they occurred before: in the prompt, in the text, in finished texts.
-    /// Constraints draft what they force.
+    /// What followed the last tokens where they occurred before: in the prompt, in the text, in finished
+    /// texts. Constraints draft what they force.
     Suffix,
 }
 

@@ -1,4 +1,5 @@
-//! `tern bench speculate`: real prompts with and without drafts: speed, acceptance, and whether a text differs.
+//! `tern bench speculate`: real prompts with and without drafts: speed, acceptance, and whether a text
+//! differs.
 
 use std::fs;
 use std::io::Write;

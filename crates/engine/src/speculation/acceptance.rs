@@ -47,7 +47,8 @@ impl Acceptance {
         *all = *all * FADE + 1.0;
     }
 
-    /// The probability that a draft is right, if those before it are; `shared` has the counts of all sequences.
+    /// The probability that a draft is right, if those before it are; `shared` has the counts of all
+    /// sequences.
     pub(crate) fn of(&self, source: Source, shared: &Acceptance) -> f64 {
         let mix =
             |(right, all): (f64, f64), prior: f64| (right + SHARED_WEIGHT * prior) / (all + SHARED_WEIGHT);

@@ -3,11 +3,11 @@
 /// Tokens per second must grow by this factor, or nothing is drafted.
 const BETTER: f64 = 1.02;
 
-/// The number of drafts per sequence that gives the most tokens per second, of steps that also compute one row
-/// per each of `sequences`, with up to `most` drafts together.
+/// The number of drafts per sequence that gives the most tokens per second, of steps that also compute one
+/// row per each of `sequences`, with up to `most` drafts together.
 ///
-/// `survival` has, per sequence, the probabilities that its first, first two, ... drafts are right; `seconds` is
-/// the duration of a step by its rows.
+/// `survival` has, per sequence, the probabilities that its first, first two, ... drafts are right;
+/// `seconds` is the duration of a step by its rows.
 pub(crate) fn depths(
     sequences: usize,
     survival: &[Vec<f64>],

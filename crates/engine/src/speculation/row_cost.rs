@@ -7,8 +7,8 @@ use std::time::Duration;
 const NEWEST: f64 = 0.2;
 /// Steps after which a size that was not run again is forgotten: contexts grow, and machines change.
 const VALID: u64 = 500;
-/// What a row more is expected to add to the largest step that is known, as a part of a step of one row: little,
-/// so that it is tried.
+/// What a row more is expected to add to the largest step that is known, as a part of a step of one row:
+/// little, so that it is tried.
 const UNTRIED: f64 = 0.05;
 
 /// The average duration of steps by their rows: last tokens and drafts.

@@ -117,7 +117,8 @@ proptest! {
     }
 }
 
-/// Every next token is the one some places back, but now and then another: many drafts are right, some are not.
+/// Every next token is the one some places back, but now and then another: many drafts are right, some are
+/// not.
 fn repeating(capacity: Capacity) -> ScriptedRunner {
     ScriptedRunner::answering(VOCAB, capacity, |history, sample| {
         let (len, penalised) = (history.len(), sample.seen.counts().len() as u32);

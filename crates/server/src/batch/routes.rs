@@ -1,5 +1,5 @@
-//! The routes that answer connections, for the lines of a batch: the same bodies, codes and errors. Keys, hosts
-//! and origins are those of connections and are not checked.
+//! The routes that answer connections, for the lines of a batch: the same bodies, codes and errors. Keys,
+//! hosts and origins are those of connections and are not checked.
 
 use std::sync::Arc;
 

@@ -53,8 +53,8 @@ static PAGE: LazyLock<String> = LazyLock::new(|| INDEX.replace("\"page/", &forma
 /// Origins beyond its own that a page may be allowed to connect to.
 const MAX_ORIGINS: usize = 4;
 
-/// The page. `connect=ORIGIN` in its query permits connections to this origin, for an MCP server that its reader
-/// has named: the page itself asks before it connects.
+/// The page. `connect=ORIGIN` in its query permits connections to this origin, for an MCP server that its
+/// reader has named: the page itself asks before it connects.
 pub(super) async fn page(RawQuery(query): RawQuery) -> Response {
     let origins = origins(query.as_deref().unwrap_or_default());
     let policy = format!(
@@ -173,7 +173,8 @@ mod tests {
         }
     }
 
-    /// The size that a browser receives from a proxy that compresses; `gzip` is part of every system that builds.
+    /// The size that a browser receives from a proxy that compresses; `gzip` is part of every system that
+    /// builds.
     #[test]
     fn the_page_is_small() {
         let lazy = |asset: &&Asset| {

@@ -128,7 +128,7 @@ impl Build<'_> {
                 *freq = 0.0;
             }
         }
-        let part = |i: usize| if i % 3 > 0 && i < 3 * sections[i % 3] { (i % 3) as u8 } else { 0 };
+        let part = |i: usize| if !i.is_multiple_of(3) && i < 3 * sections[i % 3] { (i % 3) as u8 } else { 0 };
         let parts = if self.sees { (0..freqs.len()).map(part).collect() } else { vec![] };
         Ok(self.graph.rope_table(RopeTable { freqs, magnitude, parts }))
     }

@@ -70,7 +70,8 @@ pub(crate) unsafe fn dot<P: Packing>(panels: &[Line], rows: usize, x: &Quantized
     }
 }
 
-/// `M` panels, the `index`th and those after it, times `N` tokens from `first` on; returns the number of tokens.
+/// `M` panels, the `index`th and those after it, times `N` tokens from `first` on; returns the number of
+/// tokens.
 #[inline(always)]
 unsafe fn tile<P: Packing, const M: usize, const N: usize>(
     panels: &[Line],
