@@ -295,7 +295,7 @@ impl Model {
         chat: &Chat,
         arguments: Arguments,
         cancelled: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Result<(ChatText, Vec<Arc<[u8]>>), TemplateError> {
+    ) -> Result<(ChatText, Pictures), TemplateError> {
         let traits = self.template_traits();
         let messages: Cow<'_, [Message]> = match self.takes_tools() {
             true if traits.one_call => one_call_per_message(&chat.messages).into(),
@@ -319,6 +319,9 @@ impl Model {
         Ok((text, images))
     }
 }
+
+/// The bytes of the images of a conversation, in its order.
+type Pictures = Vec<Arc<[u8]>>;
 
 /// The conversation without the reasoning of messages that also have content and calls.
 fn without_reasoning_beside_content(chat: &Chat) -> Chat {

@@ -122,7 +122,7 @@ fn run(
         Ok::<_, CliError>(texts)
     };
     let mut texts = thread::scope(|scope| {
-        let workers: Vec<_> = (0..streams).map(|_| scope.spawn(&work)).collect();
+        let workers: Vec<_> = (0..streams).map(|_| scope.spawn(work)).collect();
         let all =
             workers.into_iter().map(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)));
         all.collect::<CliResult<Vec<_>>>()
