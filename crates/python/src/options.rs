@@ -13,6 +13,7 @@ use tern::{AdapterFile, Context, KvCells, KvMemory, LoadOptions};
 type Set = fn(&mut LoadOptions, &Bound<'_, PyAny>) -> PyResult<()>;
 
 /// Every option, and how it is set.
+#[expect(clippy::unit_arg, reason = "an assignment per line that may fail")]
 const OPTIONS: &[(&str, Set)] = &[
     ("device", |options, value| Ok(options.device = text(value)?)),
     ("threads", |options, value| Ok(options.threads = Some(positive(value)?))),
