@@ -38,8 +38,8 @@ export function openStore(outdated) {
     request.onupgradeneeded = ({ oldVersion }) => MIGRATIONS.slice(oldVersion).forEach(step => step(request.result));
     request.onerror = () => resolve(false);
     request.onsuccess = () => {
-      db = request.result;
-      db.onversionchange = () => { db?.close(); db = null; outdated(); };
+      const opened = db = request.result;
+      opened.onversionchange = () => { opened.close(); db = null; outdated(); };
       resolve(true);
     };
   });
