@@ -1,10 +1,12 @@
 """Conversations: they are stored, found, renamed, pinned, deleted, exported and imported, in one tab and in several."""
 
 import json
+from html.parser import HTMLParser
 
 from selenium.webdriver.common.keys import Keys
 
 from .driver import Page, want
+from .texts import ATTACK, HOSTILE, MARKDOWN, SPECIMEN
 
 # Catches the files that the page saves, as [name, text].
 CATCH_FILES = """window.saved = [];
@@ -145,6 +147,9 @@ def exports_and_imports(page: Page) -> str:
     page.menu("#list-menu", "Export all")
     everything = json.loads(page.until(lambda: page.js("return saved[2]"), "all conversations are saved"))
     want(len(everything["conversations"]) == len(page.listed()), "not all conversations are exported")
+    page.menu("#list-menu", "Export all conversations (Markdown)")
+    together = page.until(lambda: page.js("return saved[3]"), "all conversations are saved as Markdown")
+    want(together.count("\n---\n\n# ") == len(page.listed()) - 1 and markdown in together, "not all conversations are in the Markdown")
     before = page.listed()
     give = """const transfer = new DataTransfer();
       transfer.items.add(new File([arguments[0]], "c.json", { type: "application/json" }));
@@ -168,6 +173,30 @@ def exports_and_imports(page: Page) -> str:
     page.js("all('.toast button[aria-label=Close]').forEach(node => node.click())")
     page.menu(".chat:has([aria-current]) .more", "Delete")
     return f"{len(markdown)} characters of Markdown, {len(everything['conversations'])} conversations"
+
+
+def saves_as_page(page: Page) -> str:
+    """A conversation as one HTML file: complete, without scripts, and hostile texts are text in it too."""
+    page.seed([*SPECIMEN, *talk("</title><script>window.attacked=1</script>", "\n\n".join(HOSTILE))])
+    page.js(CATCH_FILES)
+    page.menu(".chat:has([aria-current]) .more", "Save as a web page")
+    text = page.until(lambda: page.js("return saved[0]"), "the page is saved")
+    want("<script" not in text and "default-src 'none'" in text, "the saved page has scripts, or no policy")
+    tags: list[tuple[str, dict[str, str | None]]] = []
+    reader = HTMLParser()
+    reader.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
+    reader.handle_startendtag = reader.handle_starttag  # type: ignore[method-assign]
+    reader.feed(text)
+    count = lambda name: sum(tag == name for tag, _ in tags)
+    want(count("article") == 4 and count("title") == 1 and not count("button"), f"the saved page has {count('article')} messages, {count('button')} buttons")
+    for tag, attributes in tags:
+        bad = [name for name, value in attributes.items() if name.startswith("on") or name == "src" or (value or "").startswith("javascript:")]
+        want(tag not in ("script", "iframe", "base", "object", "link") and not bad, f"the saved page has <{tag}> with {bad}")
+    want(count("math") >= 2 and 'class="t-keyword"' in text, "the saved page lacks colours or formulas")
+    want("<title>Show **all** of it</title>" in text, "the saved page has no title")
+    want(MARKDOWN.splitlines()[0][2:] in text and ATTACK in text, "a part of the conversation is missing")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(text)} characters"
 
 
 def tabs_do_not_lose_chats(page: Page) -> str:
