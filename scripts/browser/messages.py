@@ -163,12 +163,7 @@ def stays_smooth(page: Page) -> str:
         await new Promise(resolve => setTimeout(resolve, 1500));""",
         part,
     )
-    # processor time of the page's thread, so that other programs do not count
-    page.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-    used = lambda: {one["name"]: one["value"] for one in page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
-    before = used()
-    frames, sizes, tokens = page.run(
-        """const { app } = await page("app.js");
+    stream = """const { app } = await page("app.js");
         const message = app.chat.running, sizes = new Set();
         let end = message.content.length;
         for (let frame = 0; frame < 120; frame++) { // 8 tokens per frame are 480 per second
@@ -182,11 +177,9 @@ def stays_smooth(page: Page) -> str:
         message.end = "stop";
         app.emit("message", message);
         return [120, sizes.size, end / 4];"""
-    )
-    after = used()
-    parts = {name: 1000 * (after[name] - before[name]) / frames for name in ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")}
+    (frames, sizes, tokens), parts = page.processor_ms(lambda: page.run(stream))
+    parts = {name: round(took / frames, 1) for name, took in parts.items()}
     work = parts["TaskDuration"]
-    page.driver.execute_cdp_cmd("Performance.disable", {})
     page.driver.set_script_timeout(ONE_WAIT_S)
     want(work < 12, f"at {tokens:.0f} tokens a frame takes {work:.1f} ms of processor time, want below 12 of 16.7: {parts}")
     want(sizes > 20, f"the text was drawn at {sizes} sizes only")

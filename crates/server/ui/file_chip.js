@@ -7,12 +7,13 @@ import { number, size, t } from "./language.js";
  * @param {any} file */
 export function fileChip(file) {
   const facts = [size(file.bytes), file.tokens ? t("tokens", { n: number(file.tokens) }) : ""].filter(Boolean).join(" · ");
-  const show = { "aria-label": [t("open_file", { name: file.name }), facts].join(" · "), "aria-haspopup": "dialog" };
   if (file.kind === "image" && file.url) {
-    return button("shown-file", el("img", { class: "picture", src: file.url, alt: "" }), () => showFile(file), { ...show, title: `${file.name} · ${facts}` });
+    return button("shown-file", el("img", { class: "picture", src: file.url, alt: "" }), () => showFile(file), {
+      "aria-label": t("open_file", { name: file.name }), "aria-haspopup": "dialog", title: `${file.name} · ${facts}`,
+    });
   }
-  const chip = button("chip", el("b", {}, file.name), () => showFile(file), { ...show, title: file.text.slice(0, 500) });
-  chip.append(el("small", {}, facts));
+  const chip = button("chip", el("b", {}, file.name), () => showFile(file), { "aria-haspopup": "dialog", title: file.text.slice(0, 500) });
+  chip.append(" ", el("small", {}, facts));
   return chip;
 }
 
