@@ -141,7 +141,7 @@ function grouped(list) {
 async function importFile(file) {
   try {
     if (file.size > MAX_IMPORT) throw new Error("import_too_large");
-    const conversations = fromJson(await file.text());
+    const conversations = await fromJson(await file.text());
     for (const { record, messages } of conversations) await store.putAll(record, messages);
     await refreshList();
     toast(t("imported", { n: conversations.length }));

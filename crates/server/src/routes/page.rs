@@ -28,7 +28,7 @@ const ASSETS: &[Asset] = assets! {
     "highlight.js" "icon.svg" "language.js" "languages/de.js" "languages/en.js" "languages/es.js"
     "languages/fr.js" "languages/ja.js" "languages/pt.js" "languages/zh.js" "main.js" "markdown/blocks.js"
     "markdown/code.js" "markdown/inline.js" "markdown/math.js" "markdown/view.js" "mcp.js" "memory.js"
-    "messages.js" "models.js" "panel.js" "parameters.js" "pdf.js" "pdf_objects.js" "settings.js"
+    "messages.js" "models.js" "other_exports.js" "panel.js" "parameters.js" "pdf.js" "pdf_objects.js" "settings.js"
     "share.js" "shortcuts.js" "sidebar.js" "store.js" "style/base.css" "style/composer.css"
     "style/dialogs.css" "style/messages.css" "style/sidebar.css" "theme.js" "thread.js" "tools.js"
     "transfer.js" "tree.js" "vendor/Temml.woff2" "vendor/temml-license.txt" "vendor/temml.css"
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     /// Files that a page loads only when an answer or its reader needs them.
-    const LAZY: &[&str] = &["highlight.js", "languages/", "mcp.js", "pdf", "share.js", "tools.js", "vendor/"];
+    const LAZY: &[&str] = &["highlight.js", "languages/", "mcp.js", "other_exports.js", "pdf", "share.js", "tools.js", "vendor/"];
     /// What the others may have together, compressed.
     const LIMIT: usize = 150 << 10;
 
