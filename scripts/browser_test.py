@@ -32,7 +32,7 @@ try:
 except ImportError:
     sys.exit("error: the Python package selenium is missing: pip install selenium")
 
-from browser import access, answers, conversations, files, looks, messages, panel, settings, texts
+from browser import access, answers, conversations, files, looks, messages, panel, pictures, settings, texts
 from browser.driver import Failed, Page, want
 from browser.proxy import Proxy
 
@@ -114,6 +114,8 @@ def checks(arguments: argparse.Namespace) -> tuple[list[Callable], list[Callable
         return [answers.opens, answers.streams, conversations.survives_reload], []
     if arguments.browser == "firefox":
         return FIREFOX, [settings.thinks, settings.calls_tools, settings.uses_mcp, files.attaches_texts, files.reads_pdfs, files.sends_pictures]
+    if arguments.pictures:
+        return [pictures.for_docs], []
     if arguments.record_looks:
         return [looks.looks_as_recorded], []
     return [*DIRECT, *([access.has_no_violations] if arguments.axe else []), looks.looks_as_recorded], PROXIED
@@ -141,6 +143,7 @@ def main() -> int:
     parser.add_argument("--browser", choices=("chromium", "firefox"), default="chromium")
     parser.add_argument("--axe", type=Path, help="axe.min.js of the npm package axe-core")
     parser.add_argument("--record-looks", action="store_true", help="write browser/looks.txt, and check nothing")
+    parser.add_argument("--pictures", type=Path, help="take the pictures of docs/page.md into this folder, and check nothing")
     parser.add_argument("--files", action="store_true", help="serve the page's files of this checkout")
     parser.add_argument("--only", default="", help="only checks whose name contains this")
     parser.add_argument("--seconds", type=float, default=200, help="how long each of the two parts may take")
@@ -163,7 +166,7 @@ def main() -> int:
                 page.checking = "start"
                 page.open()
                 more = {"script": settings.Scripted(proxy), "proxy": proxy} if listed is proxied else {}
-                more |= {"axe": arguments.axe, "record": arguments.record_looks}
+                more |= {"axe": arguments.axe, "record": arguments.record_looks, "pictures": arguments.pictures}
                 run(page, listed, arguments.only, **more)
                 if arguments.browser == "chromium":
                     page.checking = "stays at home"

@@ -143,6 +143,9 @@ def calls_tools(page: Page, script: Scripted) -> str:
     want(script.last["tools"] == [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}], f"the tools are {script.last['tools']}")
     want("weather" in page.text(".calls figcaption") and "Oslo" in page.text(".calls code"), f"the call is {page.text('.calls')!r}")
     page.until(lambda: page.count(".results textarea"), "a field for the result")
+    page.run("const { app } = await page('app.js'); app.emit('chat', {}); app.emit('chat', {});")
+    page.frames()
+    want(page.count(".results") == 1, f"{page.count('.results')} forms for the results of one answer")
     page.find(".results textarea").send_keys("4 degrees")
     script.chunks = [delta(content="It is 4 degrees."), delta(end="stop")]
     page.click(".send-results")

@@ -228,6 +228,7 @@ class AssistantView extends View {
     this.calls.replaceChildren(...figures);
     if (live || !figures.length || app.chat.record.leaf !== message.id) return;
     const { resultsForm } = await import("./tools.js");
+    if (!this.calls.contains(figures[0]) || this.calls.querySelector("form")) return; // drawn again in the meantime
     this.calls.append(resultsForm(message, app.chat.record.settings, results => sendResults(message, results)));
   }
 

@@ -26,7 +26,7 @@ let attempts = 0;
 export const models = {
   /** All models of the server, once each. @type {Model[]} */
   list: [],
-  /** Default values of sampling parameters. @type {Record<string, number>} */
+  /** Default values of sampling parameters of the model that they were read for. @type {Record<string, number>} */
   defaults: {},
   /** Why there is no model yet. */
   problem: "",
@@ -66,17 +66,19 @@ export const models = {
     this.problem = problem;
     for (const listen of listeners) listen(problem);
     if (again && attempts++ < 1000) setTimeout(() => this.refresh(), again);
-    if (!problem && !Object.keys(this.defaults).length) this.readDefaults();
   },
 
   /** Adapters of the model, which a conversation can mix. @type {Model[]} */
   adapters: [],
 
-  /** The defaults of the default model, if it is loaded: asking for them does not load one. */
-  async readDefaults() {
-    if (!this.list.some(({ status }) => status === "loaded")) return;
+  /** The defaults of a model, if it is loaded: asking for them does not load one.
+   * @param {string} name */
+  async readDefaults(name) {
+    const { id, status } = this.of(name);
+    this.defaults = {};
+    if (status !== "loaded") return;
     try {
-      const { default_generation_settings: { params } } = await (await get("/props")).json();
+      const { default_generation_settings: { params } } = await (await get(`/props?model=${encodeURI(id)}`)).json();
       this.defaults = Object.fromEntries(Object.entries(params).filter(([, value]) => typeof value === "number"));
     } catch { /* fields show "default" */ }
   },

@@ -142,7 +142,7 @@ export function openSettings(message = null) {
   again = message;
   draw();
   readOthers();
-  models.readDefaults().then(() => dialog.open && !dialog.contains(document.activeElement?.closest("label") ?? null) && draw());
+  models.readDefaults(settings().model).then(() => dialog.open && !dialog.contains(document.activeElement?.closest("label") ?? null) && draw());
   openDialog(dialog);
 }
 

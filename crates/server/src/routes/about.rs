@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use tern::Sampling;
 use tern::graph::{PARAMETERS, Parameter, Range};
 
+use super::pages::Query;
 use crate::FINGERPRINT;
 use crate::http::error::Result;
 use crate::request::json::decimal;
@@ -17,9 +18,10 @@ pub(super) async fn version() -> Response {
     super::json(&json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// The default model's settings, in llama.cpp's shape.
-pub(super) async fn props(State(app): State<Arc<App>>) -> Result<Response> {
-    let served = app.registry.model(None).await?;
+/// The settings of the default model, or of the one that `?model=` names, in llama.cpp's shape.
+pub(super) async fn props(State(app): State<Arc<App>>, RawQuery(query): RawQuery) -> Result<Response> {
+    let name = Query::parse(query.as_deref()).take("model");
+    let served = app.registry.model(name.as_deref()).await?;
     let (model, defaults) = (&served.model, &served.defaults);
     let params: Map<String, Value> =
         PARAMETERS.iter().map(|p| (p.name.into(), default(p, defaults))).collect();
@@ -28,7 +30,7 @@ pub(super) async fn props(State(app): State<Arc<App>>) -> Result<Response> {
         "default_generation_settings": settings, "total_slots": model.handle().limits().max_seqs,
         "model_alias": served.id(), "model_path": model.name(),
         "chat_template": model.tokenizer().chat_template().unwrap_or_default(),
-        "modalities": {"vision": false, "audio": false}, "build_info": FINGERPRINT,
+        "modalities": {"vision": model.sees(), "audio": false}, "build_info": FINGERPRINT,
     })))
 }
 
