@@ -59,6 +59,7 @@ DIRECT = [
     texts.resists_injection,
     answers.says_errors,
     answers.follows_the_end,
+    messages.keeps_the_place,
     messages.stays_smooth,
     access.uses_keys,
     access.reads_answers_aloud,

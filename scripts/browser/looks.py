@@ -75,12 +75,11 @@ def read() -> dict[str, list[str]]:
     return looks
 
 
-def take(page: Page, size: tuple[int, int], scheme: str, messages: list[dict[str, object]], prepare: Callable[[Page], None] | None) -> list[str]:
-    shape = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
-    page.screen(None, scheme, reduced=True)
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
-    page.open()
+def prepared(page: Page, size: tuple[int, int], messages: list[dict[str, object]], prepare: Callable[[Page], None] | None) -> None:
+    """Opens the page with these messages as the only conversation."""
     page.run("const { store } = await page('store.js'); for (const { id } of await store.conversations()) await store.remove(id);")
+    shape = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size == PHONE}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
     if messages:
         page.seed(messages)
         page.until(lambda: messages is not SPECIMEN or (page.count(".t-keyword") and page.count("math")), "colours and formulas are shown")
@@ -91,6 +90,11 @@ def take(page: Page, size: tuple[int, int], scheme: str, messages: list[dict[str
     if prepare:
         prepare(page)
     page.run("await document.fonts.ready")
+
+
+def take(page: Page, scheme: str) -> list[str]:
+    features = [{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
     page.js(STILL)
     page.frames()
     picture = page.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"]
@@ -111,8 +115,9 @@ def looks_as_recorded(page: Page, record: bool) -> str:
     recorded = {} if record else read()
     lines, worst = [], 0.0
     for name, size, messages, prepare in LOOKS:
+        prepared(page, size, messages, prepare)
         for scheme in ("light", "dark"):
-            look = take(page, size, scheme, messages, prepare)
+            look = take(page, scheme)
             title = f"{name}, {scheme}"
             lines += [f"# {title}", *look, ""]
             if record:

@@ -119,6 +119,29 @@ def copies(page: Page) -> str:
     return "4 kinds"
 
 
+def keeps_the_place(page: Page) -> str:
+    """Who scrolls up through messages of unknown heights sees them move by what was scrolled, and no more."""
+    messages: list[dict[str, object]] = []
+    for i in range(100):
+        messages.append({"role": "user", "content": f"Question {i}"})
+        messages.append({"role": "assistant", "content": f"Answer {i}\n\n" + ("words " * 120 + "\n\n") * (1 + i % 5), "end": "stop"})
+    page.seed(messages)
+    jumps = page.run(
+        """const scroller = byId("scroller"), jumps = [];
+        const frames = () => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+        for (let i = 0; i < 60; i++) {
+          const node = document.elementFromPoint(innerWidth * .6, 400)?.closest(".message");
+          const before = node?.getBoundingClientRect().top;
+          scroller.scrollTop -= 400;
+          await frames();
+          if (node) jumps.push(Math.abs(node.getBoundingClientRect().top - before - 400));
+        }
+        return jumps;"""
+    )
+    want(len(jumps) > 30 and max(jumps) < 3, f"while scrolling the messages jump by up to {max(jumps):.0f} pixels")
+    return f"{len(jumps)} steps, at most {max(jumps):.0f} pixels beside"
+
+
 def stays_smooth(page: Page) -> str:
     """5,000 messages, and an answer of 100,000 tokens."""
     messages = []

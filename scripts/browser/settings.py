@@ -195,7 +195,13 @@ def uses_mcp(page: Page, script: Scripted, proxy: Proxy) -> str:
             handler.reply(200, text.encode(), "application/json", {"mcp-session-id": "s1"})
         return True
 
-    proxy.scripted.append(server)
+    def flood(handler: Handler, body: bytes) -> bool:
+        if handler.path != "/flood":
+            return False
+        handler.reply(200, b'{"x": "' + b"x" * (20 << 20) + b'"}', "application/json")
+        return True
+
+    proxy.scripted += [server, flood]
     page.new_chat()
     page.settings(mcp_server=f"{page.base}/mcp", tools="")
     page.click("#open-settings")
@@ -214,6 +220,13 @@ def uses_mcp(page: Page, script: Scripted, proxy: Proxy) -> str:
     page.click(".run-tool")
     page.until(lambda: page.find(".results textarea").get_attribute("value") == "12:00", "the result of the server is filled in")
     want(asked[-1]["params"] == {"name": "clock", "arguments": {}}, f"the call is {asked[-1]}")
+    # a response without end does not fill the memory
+    page.settings(mcp_server=f"{page.base}/flood")
+    page.click("#open-settings")
+    page.click("#fetch-tools")
+    page.click("#mcp-tools .permission button")
+    page.until(lambda: "16777216 B" in page.text("#mcp-tools"), f"a large response is refused: {page.text('#mcp-tools')!r}")
+    page.click("#close-settings")
     # another origin needs a page whose policy allows it
     page.settings(mcp_server="http://127.0.0.1:9/mcp")
     page.click("#open-settings")
@@ -228,6 +241,7 @@ def uses_mcp(page: Page, script: Scripted, proxy: Proxy) -> str:
     page.until(lambda: "connect=" not in page.driver.current_url, "the permission can be withdrawn")
     page.ready()
     proxy.scripted.remove(server)
+    proxy.scripted.remove(flood)
     return f"{len(asked)} requests"
 
 

@@ -47,6 +47,9 @@ export async function get(path, signal) {
   return response;
 }
 
+/** Characters of one line of a stream: a longer one is refused, before it fills the memory. */
+const MAX_LINE = 64 << 20;
+
 /** The lines of a response while they arrive; the last one may lack its line break.
  * @param {Response} response
  * @returns {AsyncGenerator<string>} */
@@ -61,6 +64,7 @@ export async function* lines(response) {
       }
       const all = (rest + value).split("\n");
       rest = all.pop() ?? "";
+      if (rest.length > MAX_LINE) throw new ApiError(t("no_completion"));
       yield* all;
     }
   } finally {

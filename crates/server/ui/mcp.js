@@ -5,6 +5,24 @@ import { lines } from "./api.js";
 const PROTOCOL = "2025-06-18";
 const TIMEOUT_MS = 60000;
 const MAX_RESULT = 1 << 20; // characters
+const MAX_RESPONSE = 16 << 20; // bytes
+
+/** The JSON of a response that is not larger than is read.
+ * @param {Response} response */
+async function limitedJson(response) {
+  const pieces = [];
+  let size = 0;
+  for (const reader = /** @type {ReadableStream} */ (response.body).getReader();;) {
+    const { value, done } = await reader.read();
+    if (done) return JSON.parse(await new Blob(pieces).text());
+    size += value.length;
+    if (size > MAX_RESPONSE) {
+      reader.cancel().catch(() => {});
+      throw new Error(`${size} > ${MAX_RESPONSE} B`);
+    }
+    pieces.push(value);
+  }
+}
 
 export class McpServer {
   #id = 0;
@@ -32,7 +50,7 @@ export class McpServer {
     if (!response.ok) throw new Error(`${method}: ${response.status} ${response.statusText}`);
     this.#session ||= response.headers.get("mcp-session-id") ?? "";
     if (notification) return response.body?.cancel();
-    const answer = response.headers.get("content-type")?.startsWith("text/event-stream") ? await this.#event(response, id) : await response.json();
+    const answer = response.headers.get("content-type")?.startsWith("text/event-stream") ? await this.#event(response, id) : await limitedJson(response);
     if (answer?.error) throw new Error(`${method}: ${String(answer.error.message)}`);
     if (answer?.id !== id || answer.result === undefined) throw new Error(`${method}: no result`);
     return answer.result;

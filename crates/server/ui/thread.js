@@ -69,10 +69,12 @@ function showThread({ end = false, keep = "" } = {}) {
 /** Draws more messages above, and keeps what is in sight where it is. */
 function showMore() {
   if (!first) return;
-  const height = scroller.scrollHeight;
+  const top = scroller.getBoundingClientRect().top;
+  const shown = [...views.values()].map(view => view.node).find(node => node.getBoundingClientRect().bottom > top) ?? thread.firstElementChild;
+  const before = shown.getBoundingClientRect().top;
   first = Math.max(0, first - WINDOW);
   draw();
-  scroller.scrollTop += scroller.scrollHeight - height;
+  scroller.scrollTop += shown.getBoundingClientRect().top - before;
   lastTop = scroller.scrollTop;
 }
 
