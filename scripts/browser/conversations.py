@@ -79,7 +79,8 @@ def survives_reload(page: Page) -> str:
 def keeps_drafts(page: Page) -> str:
     """What is written and not sent belongs to its conversation, and survives a reload."""
     written = lambda: page.find("#input").get_attribute("value")
-    page.find("#input").send_keys("Not sent", Keys.SHIFT, Keys.ENTER, Keys.NULL, "yet")
+    page.find("#input").send_keys("Not sent", Keys.SHIFT, Keys.ENTER)
+    page.find("#input").send_keys("yet")
     page.reload()
     page.until(lambda: written() == "Not sent\nyet", "the draft exists after a reload")
     want(page.find("#send").is_enabled(), "a draft cannot be sent after a reload")
@@ -124,7 +125,8 @@ def lists_and_finds(page: Page) -> str:
     page.menu(more("Beta two"), "Rename")
     field = page.find("dialog.ask input")
     want(field.get_attribute("value") == "Beta two", "the field of a new name is empty")
-    field.send_keys(Keys.CONTROL, "a", Keys.NULL, "Second letter", Keys.ENTER)
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys("Second letter", Keys.ENTER)
     page.until(lambda: "Second letter" in page.listed(), f"the renamed conversation is listed: {page.listed()}")
     page.menu(more("Second letter"), "Pin")
     page.until(lambda: page.listed()[0] == "Second letter", "a pinned conversation is first")

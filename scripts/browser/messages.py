@@ -151,17 +151,16 @@ def stays_smooth(page: Page) -> str:
     page.seed(messages)
     drawn = page.count(".message")
     want(40 <= drawn <= 200, f"{drawn} of 5,000 messages are drawn")
-    # the time from the address to the last message
-    opened = page.run(
-        """const { show } = await page("app.js");
+    show = """const { show } = await page("app.js");
         const id = location.hash.slice(1);
         await show("");
         const begin = performance.now();
         await show(id);
         await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
         return performance.now() - begin;"""
-    )
-    want(opened < 4000, f"5,000 messages take {opened:.0f} ms to open")
+    # processor time of the page's thread: other programs do not count
+    opened, parts = page.processor_ms(lambda: page.run(show))
+    want(parts["TaskDuration"] < 3000, f"5,000 messages take {parts['TaskDuration']:.0f} ms of processor time to open")
     for _ in range(5):
         before = page.count(".message")
         page.js("byId('scroller').scrollTop = 0")

@@ -13,6 +13,8 @@ import { toMarkdown } from "./transfer.js";
 
 /** A frame may be spent on drawing up to this long; a text that takes longer is drawn less often. */
 const DRAW_MS = 6;
+/** But at least this often: one slow drawing, as of a long text that is opened, says little about the next. */
+const MAX_PAUSE_MS = 400;
 
 /** The view of a message.
  * @param {any} message */
@@ -162,7 +164,7 @@ class AssistantView extends View {
       const begin = performance.now();
       this.render();
       const took = performance.now() - begin;
-      this.next = took > DRAW_MS ? performance.now() + 4 * took : 0;
+      this.next = took > DRAW_MS ? performance.now() + Math.min(4 * took, MAX_PAUSE_MS) : 0;
       app.emit("drawn", this);
     });
   }
