@@ -15,7 +15,12 @@ fn settings_and_special_tokens_are_those_of_the_model() {
     assert_eq!((&props["total_slots"], &props["model_alias"]), (&json!(LIMITS.max_seqs), &json!("parrot")));
     assert_eq!(get("/props?model=parrot"), props);
     let unknown = site.get("/props?model=nothing");
-    assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("model_not_found")), "{}", unknown.text);
+    assert_eq!(
+        (unknown.status, &unknown.json()["error"]["code"]),
+        (404, &json!("model_not_found")),
+        "{}",
+        unknown.text
+    );
     let info = get("/tokenizer_info");
     let tokenizer = &site.tokenizer;
     let text = |id: Option<u32>| json!(id.and_then(|id| tokenizer.token_text(id)));
