@@ -147,7 +147,7 @@ def main() -> int:
     parser.add_argument("--pictures", type=Path, help="take the pictures of docs/page.md into this folder, and check nothing")
     parser.add_argument("--files", action="store_true", help="serve the page's files of this checkout")
     parser.add_argument("--only", default="", help="only checks whose name contains this")
-    parser.add_argument("--seconds", type=float, default=200, help="how long each of the two parts may take")
+    parser.add_argument("--seconds", type=float, default=300, help="how long each of the two parts may take")
     arguments = parser.parse_args()
     if arguments.screenshots:
         arguments.screenshots.mkdir(parents=True, exist_ok=True)
