@@ -12,7 +12,7 @@
 
 Some checks run behind a proxy with a path (`browser/proxy.py`), which also gives the answers that no small model gives.
 Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver), or `firefox-esr` and `geckodriver`, and
-the Python package selenium. `--axe FILE` names axe.min.js of the npm package axe-core. Every wait has a timeout.
+the Python package selenium. `--record-looks` writes how the page looks into `browser/looks.txt`. `--axe FILE` names axe.min.js of the npm package axe-core. Every wait has a timeout.
 
 Exit status: 0 if every check passed, 1 with the reason otherwise.
 """
@@ -32,7 +32,7 @@ try:
 except ImportError:
     sys.exit("error: the Python package selenium is missing: pip install selenium")
 
-from browser import access, answers, conversations, files, messages, panel, settings, texts
+from browser import access, answers, conversations, files, looks, messages, panel, settings, texts
 from browser.driver import Failed, Page, want
 from browser.proxy import Proxy
 
@@ -48,6 +48,8 @@ DIRECT = [
     conversations.lists_and_finds,
     conversations.folders_by_date,
     conversations.exports_and_imports,
+    conversations.imports_other_exports,
+    conversations.saves_as_page,
     conversations.tabs_do_not_lose_chats,
     messages.edits_and_branches,
     messages.regenerates_and_deletes,
@@ -112,10 +114,9 @@ def checks(arguments: argparse.Namespace) -> tuple[list[Callable], list[Callable
         return [answers.opens, answers.streams, conversations.survives_reload], []
     if arguments.browser == "firefox":
         return FIREFOX, [settings.thinks, settings.calls_tools, settings.uses_mcp, files.attaches_texts, files.reads_pdfs, files.sends_pictures]
-    axe = [lambda page: access.has_no_violations(page, arguments.axe)] if arguments.axe else []
-    for check in axe:
-        check.__name__ = "has_no_violations"
-    return [*DIRECT, *axe], PROXIED
+    if arguments.record_looks:
+        return [looks.looks_as_recorded], []
+    return [*DIRECT, *([access.has_no_violations] if arguments.axe else []), looks.looks_as_recorded], PROXIED
 
 
 def run(page: Page, listed: list[Callable], only: str, **more: object) -> None:
@@ -139,6 +140,7 @@ def main() -> int:
     parser.add_argument("--several", action="store_true", help="the server has several models, and none is loaded")
     parser.add_argument("--browser", choices=("chromium", "firefox"), default="chromium")
     parser.add_argument("--axe", type=Path, help="axe.min.js of the npm package axe-core")
+    parser.add_argument("--record-looks", action="store_true", help="write browser/looks.txt, and check nothing")
     parser.add_argument("--files", action="store_true", help="serve the page's files of this checkout")
     parser.add_argument("--only", default="", help="only checks whose name contains this")
     parser.add_argument("--seconds", type=float, default=200, help="how long each of the two parts may take")
@@ -161,6 +163,7 @@ def main() -> int:
                 page.checking = "start"
                 page.open()
                 more = {"script": settings.Scripted(proxy), "proxy": proxy} if listed is proxied else {}
+                more |= {"axe": arguments.axe, "record": arguments.record_looks}
                 run(page, listed, arguments.only, **more)
                 if arguments.browser == "chromium":
                     page.checking = "stays at home"

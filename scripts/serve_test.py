@@ -4,8 +4,8 @@ at once, the same texts alone and under load.
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
 TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its
-folder `clients` another one with the packages of `clients_test.py`; the browser is Debian's `chromium` with
-`chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
+folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browsers are
+Debian's `chromium` with `chromium-driver`, and `firefox-esr` with `geckodriver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse
@@ -139,12 +139,19 @@ def main():
         want(any("POST /v1/chat/completions" in line or "/v1/chat/completions" in line for line in lines), "no access log")
     browser = shutil.which("chromium") and shutil.which("chromedriver") and package("selenium")
     if has("chromium, chromedriver or selenium", browser):
+        page = [python, HERE / "browser_test.py", "--url"]
+        axe = Path(args.tools or "") / "page/node_modules/axe-core/axe.min.js"
+        firefox = (shutil.which("firefox-esr") or shutil.which("firefox")) and shutil.which("geckodriver")
         with server(args.tern, args.model, key=None) as (url, pid, lines):
-            run("browser", [python, HERE / "browser_test.py", "--url", url])
+            run("browser", [*page, url, *(["--axe", axe] if has("axe-core", args.tools and axe.exists()) else [])])
+            if has("firefox or geckodriver", firefox):
+                run("browser, Firefox", [*page, url, "--browser", "firefox"])
+        with server(args.tern, args.model) as (url, pid, lines):
+            run("browser, with a key", [*page, url, "--api-key", KEY])
         with server(args.tern, "stories", key=None) as (url, pid, lines):
-            run("browser, no template", [python, HERE / "browser_test.py", "--url", url, "--no-template"])
+            run("browser, no template", [*page, url, "--no-template"])
         with server(args.tern, args.model, "-m", "stories", key=None) as (url, pid, lines):
-            run("browser, several models", [python, HERE / "browser_test.py", "--url", url, "--several"])
+            run("browser, several models", [*page, url, "--several"])
     if has("httpx", package("httpx")):
         small = ["--kv-pages", "64", "--max-num-seqs", "16", "-c", "1024", "--log", "warn"]
         with server(args.tern, args.model, *small, key=None) as (url, pid, lines):

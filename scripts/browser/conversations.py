@@ -1,16 +1,51 @@
 """Conversations: they are stored, found, renamed, pinned, deleted, exported and imported, in one tab and in several."""
 
 import json
+from html.parser import HTMLParser
 
 from selenium.webdriver.common.keys import Keys
 
 from .driver import Page, want
+from .texts import ATTACK, HOSTILE, MARKDOWN, SPECIMEN
 
 # Catches the files that the page saves, as [name, text].
 CATCH_FILES = """window.saved = [];
 const make = URL.createObjectURL.bind(URL);
 URL.createObjectURL = blob => { blob.text().then(text => saved.push(text)); return make(blob); };
 HTMLAnchorElement.prototype.click = function () { if (!this.download) this.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true })); };"""
+
+
+# Imports a text as a file.
+GIVE_FILE = """const transfer = new DataTransfer();
+  transfer.items.add(new File([arguments[0]], "c.json", { type: "application/json" }));
+  byId("import-input").files = transfer.files;
+  byId("import-input").dispatchEvent(new Event("change"));"""
+
+# The same conversation as three programs export it: two branches of an answer, of which the second is shown.
+OTHER_EXPORTS = {
+    "llama.cpp": [{
+        "conv": {"id": "c", "name": "From llama.cpp", "lastModified": 1700000000000, "currNode": "a2"},
+        "messages": [
+            {"id": "r", "convId": "c", "type": "root", "role": "system", "content": "", "parent": None, "children": ["s"], "timestamp": 1700000000000},
+            {"id": "s", "convId": "c", "type": "text", "role": "system", "content": "Be kind.", "parent": "r", "children": ["u"], "timestamp": 1700000000001},
+            {"id": "u", "convId": "c", "type": "text", "role": "user", "content": "Q", "parent": "s", "children": ["a1", "a2"], "timestamp": 1700000000002},
+            {"id": "a1", "convId": "c", "type": "text", "role": "assistant", "content": "First", "parent": "u", "children": [], "timestamp": 1700000000003},
+            {"id": "a2", "convId": "c", "type": "text", "role": "assistant", "content": "Second", "thinking": "Why", "parent": "u", "children": [], "timestamp": 1700000000004},
+        ],
+    }],
+    "Open WebUI": [{"created_at": 1700000000, "chat": {"title": "From Open WebUI", "history": {"currentId": "a2", "messages": {
+        "u": {"id": "u", "parentId": None, "role": "user", "content": "Q", "timestamp": 1700000000},
+        "a1": {"id": "a1", "parentId": "u", "role": "assistant", "content": "First", "timestamp": 1700000001},
+        "a2": {"id": "a2", "parentId": "u", "role": "assistant", "content": "Second", "timestamp": 1700000002},
+    }}}}],
+    "ChatGPT": [{"title": "From ChatGPT", "create_time": 1700000000.5, "current_node": "a2", "mapping": {
+        "root": {"id": "root", "parent": None, "message": None},
+        "s": {"id": "s", "parent": "root", "message": {"author": {"role": "system"}, "content": {"content_type": "text", "parts": [""]}}},
+        "u": {"id": "u", "parent": "s", "message": {"author": {"role": "user"}, "create_time": 1700000001.5, "content": {"parts": ["Q"]}}},
+        "a1": {"id": "a1", "parent": "u", "message": {"author": {"role": "assistant"}, "create_time": 1700000002.5, "content": {"parts": ["First"]}}},
+        "a2": {"id": "a2", "parent": "u", "message": {"author": {"role": "assistant"}, "create_time": 1700000003.5, "content": {"parts": ["Second"]}}},
+    }}],
+}  # fmt: skip
 
 
 def talk(text: str, answer: str = "Yes.") -> list[dict[str, object]]:
@@ -145,12 +180,11 @@ def exports_and_imports(page: Page) -> str:
     page.menu("#list-menu", "Export all")
     everything = json.loads(page.until(lambda: page.js("return saved[2]"), "all conversations are saved"))
     want(len(everything["conversations"]) == len(page.listed()), "not all conversations are exported")
+    page.menu("#list-menu", "Export all conversations (Markdown)")
+    together = page.until(lambda: page.js("return saved[3]"), "all conversations are saved as Markdown")
+    want(together.count("\n---\n\n# ") == len(page.listed()) - 1 and markdown in together, "not all conversations are in the Markdown")
     before = page.listed()
-    give = """const transfer = new DataTransfer();
-      transfer.items.add(new File([arguments[0]], "c.json", { type: "application/json" }));
-      byId("import-input").files = transfer.files;
-      byId("import-input").dispatchEvent(new Event("change"));"""
-    page.js(give, json.dumps(exported))
+    page.js(GIVE_FILE, json.dumps(exported))
     page.until(lambda: len(page.listed()) == len(before) + 1, "the imported conversation is listed")
     page.until(lambda: page.count(".message") == 4, "the imported conversation is shown")
     want(page.listed().count("To keep") == before.count("To keep") + 1, "an import replaced a conversation")
@@ -161,13 +195,56 @@ def exports_and_imports(page: Page) -> str:
         (json.dumps({**exported, "version": 99}), "newer version"),
         (json.dumps({**exported, "conversations": [{"id": {}, "title": 5, "leaf": "m", "settings": {"values": 3}, "messages": [attack, None]}]}), "imported: 1"),
     ):
-        page.js(give, text)
+        page.js(GIVE_FILE, text)
         page.until(lambda words=words: words in page.toasts(), f"an import of {text[:60]} says {words!r}: {page.toasts()!r}")
     page.until(lambda: page.count(".message"), "a hostile import is shown")
     want(page.count("#conversation img") == 0, "an imported picture asks another host")
     page.js("all('.toast button[aria-label=Close]').forEach(node => node.click())")
     page.menu(".chat:has([aria-current]) .more", "Delete")
     return f"{len(markdown)} characters of Markdown, {len(everything['conversations'])} conversations"
+
+
+def imports_other_exports(page: Page) -> str:
+    for program, file in OTHER_EXPORTS.items():
+        page.js(GIVE_FILE, json.dumps(file))
+        page.until(lambda program=program: page.text(".open-chat[aria-current]") == f"From {program}", f"the conversation of {program} is shown")
+        page.until(lambda: page.texts()[-2:] == ["Q", "Second"], f"{program}: the messages are {page.texts()}")
+        want(page.text(".message:last-child .branches") == "2/2", f"{program}: the other branch is missing")
+        found = page.run("const { app } = await page('app.js'); return [app.chat.record.settings.system, app.chat.last.reasoning, app.chat.record.updated]")
+        want(found[0] == ("Be kind." if program == "llama.cpp" else ""), f"{program}: the system prompt is {found[0]!r}")
+        want(found[1] == ("Why" if program == "llama.cpp" else ""), f"{program}: the thoughts are {found[1]!r}")
+        want(1.69e12 < found[2] < 1.71e12, f"{program}: the time is {found[2]}")
+        page.menu(".chat:has([aria-current]) .more", "Delete")
+    page.js("all('.toast button[aria-label=Close]').forEach(node => node.click())")
+    cycle = {"mapping": {"a": {"id": "a", "parent": "b", "message": {"author": {"role": "user"}, "content": {"parts": [7, {"text": "x"}, None]}}}, "b": {"id": "b", "parent": "a"}, "c": 7, "d": None}, "title": {}, "current_node": 5}
+    page.js(GIVE_FILE, json.dumps([cycle, 5, {"mapping": []}]))
+    page.until(lambda: "imported: 1" in page.toasts(), f"a damaged export says {page.toasts()!r}")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return ", ".join(OTHER_EXPORTS)
+
+
+def saves_as_page(page: Page) -> str:
+    """A conversation as one HTML file: complete, without scripts, and hostile texts are text in it too."""
+    page.seed([*SPECIMEN, *talk("</title><script>window.attacked=1</script>", "\n\n".join(HOSTILE))])
+    page.js(CATCH_FILES)
+    page.menu(".chat:has([aria-current]) .more", "Save as a web page")
+    text = page.until(lambda: page.js("return saved[0]"), "the page is saved")
+    want("<script" not in text and "default-src 'none'" in text, "the saved page has scripts, or no policy")
+    tags: list[tuple[str, dict[str, str | None]]] = []
+    reader = HTMLParser()
+    reader.handle_starttag = lambda tag, attributes: tags.append((tag, dict(attributes)))  # type: ignore[method-assign]
+    reader.handle_startendtag = reader.handle_starttag  # type: ignore[method-assign]
+    reader.feed(text)
+    count = lambda name: sum(tag == name for tag, _ in tags)
+    want(count("article") == 4 and count("title") == 1 and not count("button"), f"the saved page has {count('article')} messages, {count('button')} buttons")
+    for tag, attributes in tags:
+        bad = [name for name, value in attributes.items() if name.startswith("on") or name == "src" or (value or "").startswith("javascript:")]
+        want(tag not in ("script", "iframe", "base", "object", "link") and not bad, f"the saved page has <{tag}> with {bad}")
+    want(count("math") >= 2 and 'class="t-keyword"' in text, "the saved page lacks colours or formulas")
+    want("<title>Show **all** of it</title>" in text, "the saved page has no title")
+    want(MARKDOWN.splitlines()[0][2:] in text and ATTACK in text, "a part of the conversation is missing")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(text)} characters"
 
 
 def tabs_do_not_lose_chats(page: Page) -> str:

@@ -76,6 +76,16 @@ def regenerates_and_deletes(page: Page) -> str:
     page.until(lambda: len(page.texts()) == 2, "the last branch can be deleted")
     page.reload()
     want(len(page.texts()) == 2, f"after a reload deleted messages exist: {page.texts()}")
+    # again with other settings, which are chosen first
+    page.menu(".message:nth-child(2) .more", "Answer again with other settings")
+    page.until(lambda: page.find("#answer-again").is_displayed(), "the settings open, with a button to answer again")
+    page.js("const field = byId('p-max_tokens'); field.value = '3'; field.dispatchEvent(new Event('input', { bubbles: true }))")
+    page.click("#answer-again")
+    page.settled()
+    want("3 tokens" in page.stats(), f"the answer with other settings has {page.stats()!r}")
+    page.click("#open-settings")
+    want(not page.find("#answer-again").is_displayed(), "the settings offer to answer again although they were opened for no answer")
+    page.click("#close-settings")
     title = page.text(".open-chat[aria-current]")
     page.menu(".message:nth-child(2) .more", "New conversation from here")
     page.until(lambda: page.text(".open-chat[aria-current]") == f"{title} (copy)", "the copy is shown")
@@ -153,12 +163,7 @@ def stays_smooth(page: Page) -> str:
         await new Promise(resolve => setTimeout(resolve, 1500));""",
         part,
     )
-    # processor time of the page's thread, so that other programs do not count
-    page.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
-    used = lambda: {one["name"]: one["value"] for one in page.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]}
-    before = used()
-    frames, sizes, tokens = page.run(
-        """const { app } = await page("app.js");
+    stream = """const { app } = await page("app.js");
         const message = app.chat.running, sizes = new Set();
         let end = message.content.length;
         for (let frame = 0; frame < 120; frame++) { // 8 tokens per frame are 480 per second
@@ -172,11 +177,9 @@ def stays_smooth(page: Page) -> str:
         message.end = "stop";
         app.emit("message", message);
         return [120, sizes.size, end / 4];"""
-    )
-    after = used()
-    parts = {name: 1000 * (after[name] - before[name]) / frames for name in ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")}
+    (frames, sizes, tokens), parts = page.processor_ms(lambda: page.run(stream))
+    parts = {name: round(took / frames, 1) for name, took in parts.items()}
     work = parts["TaskDuration"]
-    page.driver.execute_cdp_cmd("Performance.disable", {})
     page.driver.set_script_timeout(ONE_WAIT_S)
     want(work < 12, f"at {tokens:.0f} tokens a frame takes {work:.1f} ms of processor time, want below 12 of 16.7: {parts}")
     want(sizes > 20, f"the text was drawn at {sizes} sizes only")

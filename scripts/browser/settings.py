@@ -152,6 +152,17 @@ def calls_tools(page: Page, script: Scripted) -> str:
     want(turns[-1] == {"role": "tool", "tool_call_id": "c1", "content": "4 degrees"}, f"the result is sent as {turns[-1]}")
     want(turns[-2]["tool_calls"][0]["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}, f"the call is sent as {turns[-2]}")
     page.picture("tools")
+    # other results: a branch beside the first ones
+    page.click(".message.tool .edit")
+    page.until(lambda: page.count(".tool .results textarea"), "the results can be edited")
+    want(page.find(".tool .results textarea").get_attribute("value") == "4 degrees", "the results are not in their fields")
+    page.find(".tool .results textarea").clear()
+    page.find(".tool .results textarea").send_keys("5 degrees")
+    script.chunks = [delta(content="It is 5 degrees."), delta(end="stop")]
+    page.click(".tool .send-results")
+    page.until(lambda: page.texts()[-1:] == ["It is 5 degrees."], "the answer after the edited result")
+    page.settled()
+    want(script.last["messages"][-1]["content"] == "5 degrees" and page.text(".tool .branches") == "2/2", f"the edited result is sent as {script.last['messages'][-1]}")
     page.settings(tools="[1]")
     want("name" in page.text("#tools-problem"), f"wrong tools are explained as {page.text('#tools-problem')!r}")
     return "typed result"
@@ -205,7 +216,14 @@ def uses_mcp(page: Page, script: Scripted, proxy: Proxy) -> str:
     page.click("#open-settings")
     page.click("#fetch-tools")
     page.until(lambda: "reloaded" in page.text("#mcp-tools"), "another origin needs a reload")
-    page.click("#close-settings")
+    page.click("#mcp-tools .permission button")
+    page.ready()
+    page.until(lambda: "connect=http%3A%2F%2F127.0.0.1%3A9" in page.driver.current_url, "the page is loaded again with the permission")
+    page.click("#open-settings")
+    want("may connect to http://127.0.0.1:9" in page.text("#mcp-permitted"), f"the permissions shown are {page.text('#mcp-permitted')!r}")
+    page.click("#mcp-permitted button")
+    page.until(lambda: "connect=" not in page.driver.current_url, "the permission can be withdrawn")
+    page.ready()
     proxy.scripted.remove(server)
     return f"{len(asked)} requests"
 

@@ -183,7 +183,10 @@ def renders_markdown(page: Page) -> str:
     draw = """const { MarkdownView } = await page("markdown/view.js");
       const t = performance.now(); new MarkdownView().render(args[0].repeat(args[1]), true); return performance.now() - t;"""
     for piece, times in SLOW:
-        took = page.run(draw, piece, times)
+        if page.browser == "chromium":
+            took = page.processor_ms(lambda piece=piece, times=times: page.run(draw, piece, times))[1]["TaskDuration"]
+        else:
+            took = page.run(draw, piece, times)
         want(took < 2000, f"{piece[:20]!r}... ({len(piece) * times} characters) took {took:.0f} ms to draw, want below 2000")
         slowest = max(slowest, took)
     return f"{len(EXPECTED)} shapes, grown text equals whole text, slowest hostile text {slowest:.0f} ms"

@@ -10,6 +10,9 @@ const CONTINUATION_TOKENS = 256;
 /** At most this many tokens of an answer keep their log-probabilities: each has some hundred bytes. */
 const MAX_TOKENS_KEPT = 20000;
 
+/** Tokens that arrive within this time came together: they say nothing about the speed. */
+const MIN_SECONDS = 0.02;
+
 /** A fence that is longer than any in the text.
  * @param {string} content */
 const fence = content => "`".repeat(Math.max(3, ...[...content.matchAll(/`+/g)].map(([run]) => run.length + 1)));
@@ -162,7 +165,7 @@ export function statsText({ end, stats: { first, last, pieces, tokens, prompt, c
     const count = tokens ?? pieces ?? 0;
     parts.push(t(tokens === undefined ? "about_tokens" : "tokens", { n: number(count) }));
     const rate = (count - 1) / (last - first);
-    if (rate > 0 && rate < Infinity) parts.push(t("per_second", { n: number(rate, rate < 100 ? 1 : 0) }));
+    if (rate > 0 && last - first > MIN_SECONDS) parts.push(t("per_second", { n: number(rate, rate < 100 ? 1 : 0) }));
     parts.push(t("first_after", { time: duration(first) }));
   }
   if (prompt) parts.push(t(cached ? "prompt_cached" : "prompt_tokens", { n: number(prompt), cached: number(cached ?? 0) }));

@@ -6,14 +6,19 @@ import { readMessage, Tree } from "./tree.js";
 import { readSettings } from "./parameters.js";
 
 /**
- * @typedef {{ id: string, title: string, pinned: boolean, created: number, updated: number, leaf: string, settings: any }} Record
+ * `title` was chosen by the reader; `first` is the beginning of the first message, so that a list needs no messages.
+ * @typedef {{ id: string, title: string, first?: string, pinned: boolean, created: number, updated: number, leaf: string, settings: any }} Record
  */
+
+/** Characters of a first message that stand for a title. */
+const MAX_FIRST = 200;
 
 /** A stored or imported record with the fields and types that the page expects.
  * @param {any} stored
  * @returns {Record} */
 export const readRecord = stored => ({
-  id: text(stored?.id), title: text(stored?.title).slice(0, 300), pinned: stored?.pinned === true,
+  id: text(stored?.id), title: text(stored?.title).slice(0, 300),
+  ...(typeof stored?.first === "string" && { first: stored.first.slice(0, MAX_FIRST) }), pinned: stored?.pinned === true,
   created: Number(stored?.created) || 0, updated: Number(stored?.updated) || 0, leaf: text(stored?.leaf),
   settings: readSettings(stored?.settings),
 });
@@ -54,6 +59,7 @@ export class Chat {
   save(message) {
     this.stored = true;
     this.record.updated = Date.now();
+    this.record.first = beginning(this.path);
     this.#saving = this.#saving.then(async () => {
       const id = message.id;
       try {
@@ -85,12 +91,16 @@ export class Chat {
 
   /** The title that was chosen, or the beginning of the first message. */
   get title() {
-    return this.record.title || firstLine(this.path.find(({ role }) => role === "user")?.content ?? "");
+    return this.record.title || beginning(this.path);
   }
 }
 
-/** @param {string} content */
-export const firstLine = content => content.trim().split("\n", 1)[0].slice(0, 200);
+/** The first line of the first message, or the name of its file.
+ * @param {import("./tree.js").Message[]} path */
+export function beginning(path) {
+  const first = path.find(({ role }) => role === "user");
+  return (first?.content ?? "").trim().split("\n", 1)[0].slice(0, MAX_FIRST) || (first?.attachments?.[0]?.name ?? "");
+}
 
 /** Chats with an answer in progress: opened again, they are the same object. @type {Map<string, Chat>} */
 export const running = new Map();

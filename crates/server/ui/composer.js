@@ -1,12 +1,12 @@
 /** What is being written: a draft per conversation, its files, and how much of the context it takes. */
 
 import { app, send, stop } from "./app.js";
-import { MAX_FILES, readFiles } from "./attachments.js";
+import { LIMITS, MAX_FILES, readFiles } from "./attachments.js";
 import { countTokens } from "./api.js";
 import { announce, byId, el, iconButton, toast } from "./dom.js";
-import { number, t } from "./language.js";
+import { fileChip } from "./file_chip.js";
+import { number, size, t } from "./language.js";
 import { memory, newId, text } from "./memory.js";
-import { fileChip } from "./messages.js";
 import { models } from "./models.js";
 import { store } from "./store.js";
 
@@ -52,7 +52,9 @@ function showFiles() {
       files = files.filter(one => one !== file);
       keepFiles();
       input.focus();
-    }))));
+    }))), el("small", { class: "note" }, t("file_totals", {
+    n: files.length, most: MAX_FILES, size: size(files.reduce((sum, one) => sum + one.bytes, 0)), limit: size(LIMITS.total),
+  })));
   byId("files").hidden = !files.length;
   sendButton.disabled = !app.chat.run && !canSend();
   showMeter();
@@ -156,6 +158,7 @@ export function startComposer() {
     stop();
     focusInput();
   });
+  byId("attach").title = t("attach_limits", { text: size(LIMITS.text), pdf: size(LIMITS.pdf), n: MAX_FILES });
   byId("attach").addEventListener("click", () => byId("file-input").click());
   byId("camera").addEventListener("click", () => byId("camera-input").click());
   for (const id of ["file-input", "camera-input"]) byId(id).addEventListener("change", event => {

@@ -35,7 +35,9 @@ function showState() {
 
 /** Reads finished paragraphs of an answer to screen readers while it is generated. */
 function readAloud() {
-  let message = null, read = 0;
+  /** The answer that is read, and how much of it was. @type {any} */
+  let message = null;
+  let read = 0;
   app.on("message", changed => {
     if (changed !== app.chat.running) return;
     if (message !== changed) { message = changed; read = changed.content.length; }

@@ -3,10 +3,12 @@
 import { app, answer, edit, fork, regenerate, removeMessage, sendResults, showBranch } from "./app.js";
 import { statsText } from "./answer.js";
 import { button, copyFrom, el, iconButton, openMenu } from "./dom.js";
-import { duration, number, size, t } from "./language.js";
+import { fileChip } from "./file_chip.js";
+import { duration, moment, number, t } from "./language.js";
 import { codeFigure } from "./markdown/code.js";
 import { MarkdownView } from "./markdown/view.js";
 import { models } from "./models.js";
+import { openSettings } from "./settings.js";
 import { toMarkdown } from "./transfer.js";
 
 /** A frame may be spent on drawing up to this long; a text that takes longer is drawn less often. */
@@ -63,6 +65,7 @@ class View {
   constructor(message, kind) {
     this.message = message;
     this.foot = el("div", { class: "foot" });
+    if (message.at) this.foot.title = moment(message.at);
     this.node = el("article", { class: `message ${kind}`, "aria-label": t(kind === "user" ? "you" : kind === "tool" ? "results" : "model") });
   }
 
@@ -94,18 +97,11 @@ class UserView extends View {
     this.node.replaceChildren(
       el("div", { class: "bubble" }, files.length ? el("div", { class: "files" }, ...files) : null,
         message.content ? el("div", { class: "said", dir: "auto" }, message.content) : null),
-      el("div", { class: "foot" }, branchArrows(message),
-        iconButton("small copy", "copy", t("copy"), event => copyFrom(event.currentTarget, () => message.content)),
-        iconButton("small edit", "edit", t("edit"), () => beginEdit(message)), this.moreButton(() => [])));
+      this.foot);
+    this.foot.replaceChildren(...[
+      branchArrows(message), iconButton("small copy", "copy", t("copy"), event => copyFrom(event.currentTarget, () => message.content)),
+      iconButton("small edit", "edit", t("edit"), () => beginEdit(message)), this.moreButton(() => [])].filter(Boolean));
   }
-}
-
-/** A file of a message.
- * @param {any} file */
-export function fileChip(file) {
-  const facts = [size(file.bytes), file.tokens ? t("tokens", { n: number(file.tokens) }) : ""].filter(Boolean).join(" · ");
-  if (file.kind === "image" && file.url) return el("img", { class: "picture", src: file.url, alt: file.name, title: `${file.name} · ${facts}` });
-  return el("span", { class: "chip", title: file.text.slice(0, 500) }, el("b", {}, file.name), el("small", {}, facts));
 }
 
 class ToolView extends View {
@@ -115,9 +111,25 @@ class ToolView extends View {
   }
 
   render() {
+    const { message } = this;
+    const parent = app.chat.tree.messages.get(message.parent);
+    if (app.edited === message.id && parent) return this.edit(parent);
     this.node.replaceChildren(
-      ...this.message.results.map(({ name, content }) => el("div", { class: "markdown" }, codeFigure(t("result_of", { name }), content))),
-      el("div", { class: "foot" }, branchArrows(this.message), this.moreButton(() => [])));
+      ...message.results.map(({ name, content }) => el("div", { class: "markdown" }, codeFigure(t("result_of", { name }), content))),
+      this.foot);
+    this.foot.replaceChildren(...[branchArrows(message),
+      parent ? iconButton("small edit", "edit", t("edit_results"), () => beginEdit(message)) : null, this.moreButton(() => [])].filter(Boolean));
+  }
+
+  /** Fields for other results of the same calls, which are sent as a branch. */
+  async edit(parent) {
+    const { resultsForm } = await import("./tools.js");
+    const form = resultsForm(parent, app.chat.record.settings, results => { app.edited = ""; sendResults(parent, results); }, this.message.results);
+    const cancel = () => { app.edited = ""; this.render(); };
+    form.lastChild.prepend(button("plain", t("cancel"), cancel));
+    form.addEventListener("keydown", event => { if (event.key === "Escape") { event.preventDefault(); cancel(); } });
+    this.node.replaceChildren(form);
+    form.querySelector("textarea")?.focus();
   }
 }
 
@@ -197,6 +209,7 @@ class AssistantView extends View {
       last && message.content && message.end !== "tool_calls" ? iconButton("small continue", "on", t("continue"), () => answer(message)) : null,
       this.moreButton(() => [
         ...(models.list.length > 1 ? models.list.map(({ id }) => ({ label: t("regenerate_with", { model: id }), run: () => regenerate(message, id) })) : []),
+        { label: t("regenerate_settings"), run: () => openSettings(message) },
         ...(message.tokens.length ? [{ label: t(this.probabilities.hidden ? "show_probabilities" : "hide_probabilities"), run: () => this.toggleProbabilities() }] : []),
         { label: t("copy_thread"), run: () => copyFrom(this.foot, () => toMarkdown(app.chat)) },
       ]),

@@ -64,9 +64,10 @@ async function showModels() {
     for (const { name, size } of ps) loaded.set(name.replace(/:latest$/, ""), size);
   } catch { /* names and states are shown without sizes */ }
   const several = models.list.length > 1;
-  byId("model-list").replaceChildren(...models.list.map(({ id, status, context }) => {
+  byId("model-list").replaceChildren(...models.list.map(({ id, status, context, sees, continues }) => {
     const bytes = loaded.get(id) ?? sizes.get(id);
-    const details = [t(status || "loaded"), bytes ? size(bytes) : "", context ? t("tokens_of_context", { n: number(context) }) : ""].filter(Boolean).join(" · ");
+    const details = [t(status || "loaded"), bytes ? size(bytes) : "", context ? t("tokens_of_context", { n: number(context) }) : "",
+      sees ? t("sees_images") : "", continues ? t("continues_only") : ""].filter(Boolean).join(" · ");
     const act = status === "loaded" ? button("plain", t("unload"), () => change("/models/unload", id))
       : button("plain", t("load"), () => change("/models/load", id), { disabled: status === "loading" });
     return el("li", {}, el("span", {}, el("b", {}, id), el("small", {}, details)), several ? act : null);

@@ -102,7 +102,9 @@ async function run(objects, content, resources, writer, depth) {
   const fontsOf = await objects.resolve(resources?.Font);
   const forms = await objects.resolve(resources?.XObject);
   let stack = [], saved = [], matrix = [1, 0, 0, 1, 0, 0];
-  let text = [1, 0, 0, 1, 0, 0], line = text, size = 1, leading = 0, spacing = 0, wordSpacing = 0, scale = 1, font = null;
+  let text = [1, 0, 0, 1, 0, 0], line = text, size = 1, leading = 0, spacing = 0, wordSpacing = 0, scale = 1;
+  /** @type {any} */
+  let font = null;
   const showPieces = pieces => {
     for (const piece of pieces) {
       if (typeof piece === "number") { text = times([1, 0, 0, 1, -piece / 1000 * size * scale, 0], text); continue; }

@@ -1,6 +1,6 @@
 /** The settings of the conversation: what is sent with every request of it. An empty field is not sent. */
 
-import { app } from "./app.js";
+import { app, regenerate } from "./app.js";
 import { get } from "./api.js";
 import { ask, button, byId, el, iconButton, openDialog, openMenu, toast } from "./dom.js";
 import { chosenLanguage, LANGUAGES, number, t } from "./language.js";
@@ -11,6 +11,9 @@ import { store } from "./store.js";
 import { showTheme } from "./theme.js";
 
 const dialog = byId("settings");
+
+/** The answer that is generated again with these settings, if the panel was opened for one. @type {any} */
+let again = null;
 
 /** The other sampling parameters of the server, from its specification. @type {any[]} */
 let others = [];
@@ -74,6 +77,8 @@ function draw() {
   byId("tools").value = now.tools;
   byId("mcp-server").value = now.server;
   byId("logprobs").checked = now.logprobs;
+  byId("answer-again").hidden = !again;
+  showPermitted();
   byId("adapters-field").hidden = !models.adapters.length;
   byId("adapters").replaceChildren(...models.adapters.map(({ id }) => {
     const field = el("input", { type: "number", step: "any", placeholder: "0", input: event => {
@@ -122,7 +127,19 @@ async function presetMenu(anchor) {
   ]);
 }
 
-export function openSettings() {
+/** The origins that this page's policy permits beyond its own, each with a button that withdraws the permission. */
+function showPermitted() {
+  const query = new URLSearchParams(location.search);
+  byId("mcp-permitted").replaceChildren(...query.getAll("connect").map(origin => el("p", {}, t("mcp_permitted", { origin }), " ",
+    button("plain", t("mcp_withdraw"), () => {
+      query.delete("connect", origin);
+      location.search = query.toString();
+    }))));
+}
+
+/** @param {any} [message] an answer that is generated again with what is set now */
+export function openSettings(message = null) {
+  again = message;
   draw();
   readOthers();
   models.readDefaults().then(() => dialog.open && !dialog.contains(document.activeElement?.closest("label") ?? null) && draw());
@@ -142,7 +159,11 @@ export function startSettings() {
   bind("tools", "tools");
   bind("mcp-server", "server");
   bind("logprobs", "logprobs", "change");
-  byId("open-settings").addEventListener("click", openSettings);
+  byId("open-settings").addEventListener("click", () => openSettings());
+  byId("answer-again").addEventListener("click", () => {
+    dialog.close();
+    regenerate(again);
+  });
   byId("settings-head").append(iconButton("icon", "close", t("close"), () => dialog.close(), { id: "close-settings" }));
   byId("presets").addEventListener("click", event => presetMenu(event.currentTarget));
   byId("reset-settings").addEventListener("click", () => {

@@ -18,7 +18,7 @@ const SHORTCUTS = [
   { key: "Ctrl+Shift+O", anywhere: true, text: "key_new", run: async () => { await show(""); byId("input").focus(); } },
   { key: "Ctrl+K", anywhere: true, text: "key_search", run: () => { toggleSidebar(true); byId("search").focus(); } },
   { key: "Ctrl+B", anywhere: true, text: "key_sidebar", run: () => toggleSidebar() },
-  { key: "Ctrl+,", anywhere: true, text: "key_settings", run: openSettings },
+  { key: "Ctrl+,", anywhere: true, text: "key_settings", run: () => openSettings() },
   { key: "Ctrl+.", anywhere: true, text: "key_panel", run: openPanel },
   { key: "/", text: "key_input", run: () => byId("input").focus() },
   { key: "Escape", anywhere: true, text: "key_stop", run: () => { stop(); focusInput(); } },

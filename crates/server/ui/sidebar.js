@@ -1,12 +1,14 @@
 /** The list of conversations: search, folders by date, and what can be done with each. */
 
 import { app, removeChat, show } from "./app.js";
-import { firstLine, openChat, running } from "./chat.js";
+import { beginning, openChat, running } from "./chat.js";
 import { ask, button, byId, download, el, iconButton, openMenu, toast } from "./dom.js";
 import { month, t } from "./language.js";
+import { text } from "./memory.js";
 import { store } from "./store.js";
 import { fileName, fromJson, toJson, toMarkdown } from "./transfer.js";
 import { scrollToMessage } from "./thread.js";
+import { readMessage } from "./tree.js";
 
 const DAY = 86400000;
 /** Found messages per conversation that are listed. */
@@ -15,8 +17,6 @@ const MAX_IMPORT = 100 << 20; // bytes of a file
 
 /** @type {any[]} */
 let records = [];
-/** First lines of conversations without a title of their own. @type {Map<string, string>} */
-const firstLines = new Map();
 /** Counts searches, so that the result of an earlier one is dropped. */
 let searches = 0;
 
@@ -32,15 +32,14 @@ function folder({ pinned, updated }) {
 }
 
 /** @param {any} record */
-export const titleOf = record => record.title || firstLines.get(record.id) || t("untitled");
+export const titleOf = record => text(record.title) || text(record.first) || t("untitled");
 
-/** Reads the list again, and the titles that are not known yet. */
+/** Reads the list again. Conversations that were imported or stored by an earlier page get the title they lack. */
 export async function refreshList() {
   const all = await store.conversations().catch(() => []);
-  const missing = all.filter(record => !record.title && !firstLines.has(record.id));
-  for (const record of missing) {
-    const first = (await store.messages(record.id)).filter(({ role }) => role === "user").sort((a, b) => a.at - b.at)[0];
-    firstLines.set(record.id, firstLine(first?.content ?? "") || first?.attachments?.[0]?.name || "");
+  for (const record of all.filter(({ first }) => first === undefined)) {
+    record.first = beginning((await store.messages(record.id).catch(() => [])).map(readMessage).sort((a, b) => a.at - b.at));
+    await store.patch(record.id, { first: record.first }).catch(() => {});
   }
   records = all.sort((a, b) => Number(b.pinned) - Number(a.pinned) || b.updated - a.updated);
   await draw();
@@ -78,6 +77,11 @@ function actions(record) {
     { label: t("export_markdown"), run: async () => {
       const chat = await openChat(record.id);
       if (chat) download(fileName(titleOf(record), "md"), toMarkdown({ record: chat.record, tree: chat.tree, title: titleOf(record) }), "text/markdown");
+    } },
+    { label: t("export_page"), run: async () => {
+      const chat = await openChat(record.id);
+      const { toPage } = await import("./share.js");
+      if (chat) download(fileName(titleOf(record), "html"), await toPage(chat, titleOf(record)), "text/html");
     } },
     { label: t("export_json"), run: async () => download(fileName(titleOf(record), "json"), await oneJson(record), "application/json") },
     ...(navigator.canShare?.({ files: [new File([""], "a.json", { type: "application/json" })] }) ? [{ label: t("share"), run: () => shareFile(record) }] : []),
@@ -137,7 +141,7 @@ function grouped(list) {
 async function importFile(file) {
   try {
     if (file.size > MAX_IMPORT) throw new Error("import_too_large");
-    const conversations = fromJson(await file.text());
+    const conversations = await fromJson(await file.text());
     for (const { record, messages } of conversations) await store.putAll(record, messages);
     await refreshList();
     toast(t("imported", { n: conversations.length }));
@@ -151,6 +155,16 @@ async function exportAll() {
   const all = [];
   for (const record of records) all.push({ record, messages: await store.messages(record.id) });
   download(`tern-${new Date().toISOString().slice(0, 10)}.json`, toJson(all), "application/json");
+}
+
+/** All conversations to read, one after the other, each with a line above it. */
+async function exportAllMarkdown() {
+  const parts = [];
+  for (const record of records) {
+    const chat = await openChat(record.id);
+    if (chat) parts.push(toMarkdown({ record: chat.record, tree: chat.tree, title: titleOf(record) }));
+  }
+  download(`tern-${new Date().toISOString().slice(0, 10)}.md`, parts.join("\n---\n\n"), "text/markdown");
 }
 
 /** Opens or closes the sidebar; on a narrow screen it lies over the conversation. */
@@ -180,6 +194,7 @@ export function startSidebar() {
   byId("list-menu").addEventListener("click", event => openMenu(event.currentTarget, [
     { label: t("import"), run: () => byId("import-input").click() },
     { label: t("export_all"), disabled: !records.length, run: exportAll },
+    { label: t("export_all_markdown"), disabled: !records.length, run: exportAllMarkdown },
   ]));
   byId("import-input").addEventListener("change", event => {
     if (event.target.files[0]) importFile(event.target.files[0]);

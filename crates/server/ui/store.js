@@ -38,8 +38,8 @@ export function openStore(outdated) {
     request.onupgradeneeded = ({ oldVersion }) => MIGRATIONS.slice(oldVersion).forEach(step => step(request.result));
     request.onerror = () => resolve(false);
     request.onsuccess = () => {
-      db = request.result;
-      db.onversionchange = () => { db?.close(); db = null; outdated(); };
+      const opened = db = request.result;
+      opened.onversionchange = () => { opened.close(); db = null; outdated(); };
       resolve(true);
     };
   });
@@ -134,7 +134,7 @@ export const store = {
       message.rev = newId();
       await messages.put(message);
       const now = await conversations.get(record.id);
-      await conversations.put({ ...record, ...now, updated: record.updated, leaf: message.id });
+      await conversations.put({ ...record, ...now, updated: record.updated, first: record.first, leaf: message.id });
     });
     changed(record.id);
   },
@@ -142,15 +142,14 @@ export const store = {
   /** Stores a whole conversation, as after an import or an undo. */
   async putAll(record, all) {
     await transact(["conversations", "messages"], "readwrite", async (conversations, messages) => {
-      await conversations.put(record);
-      for (const message of all) await messages.put(message);
+      await Promise.all([conversations.put(record), ...all.map(messages.put)]);
     });
     changed(record.id);
   },
 
   async removeMessages(conversation, ids) {
     await transact(["messages"], "readwrite", async messages => {
-      for (const id of ids) await messages.delete(id);
+      await Promise.all(ids.map(messages.delete));
     });
     changed(conversation);
   },
@@ -159,9 +158,7 @@ export const store = {
   async remove(id) {
     const all = await transact(["conversations", "messages", "drafts"], "readwrite", async (conversations, messages, drafts) => {
       const all = await messages.of(id);
-      for (const message of all) await messages.delete(message.id);
-      await conversations.delete(id);
-      await drafts.delete(id);
+      await Promise.all([conversations.delete(id), drafts.delete(id), ...all.map(message => messages.delete(message.id))]);
       return all;
     });
     changed(id);

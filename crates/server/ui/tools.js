@@ -74,11 +74,13 @@ export function fetchTools(server, box) {
 /** Fields for the results of a message's calls.
  * @param {any} message
  * @param {import("./parameters.js").Settings} settings
- * @param {(results: any[]) => void} send */
-export function resultsForm(message, settings, send) {
+ * @param {(results: any[]) => void} send
+ * @param {any[]} earlier results that are edited */
+export function resultsForm(message, settings, send, earlier = []) {
   const address = settings.server.trim() ? readAddress(settings.server) : null;
-  const fields = message.calls.map(call => {
+  const fields = message.calls.map((call, i) => {
     const field = el("textarea", { rows: 2, "aria-label": t("result_of", { name: call.name }), placeholder: t("type_result"), dir: "auto" });
+    field.value = earlier[i]?.content ?? "";
     const note = el("div", { class: "note", role: "status" });
     const run = async () => {
       const missing = permission(/** @type {string} */ (address), run);

@@ -43,13 +43,15 @@ export function toMarkdown({ record, tree, title }) {
 /** The conversations of an exported file, with new ids, so that an import never changes what exists. Throws an error
  * whose message is the name of a text if the file is something else.
  * @param {string} json
- * @returns {{ record: any, messages: any[] }[]} */
-export function fromJson(json) {
+ * @returns {Promise<{ record: any, messages: any[] }[]>} */
+export async function fromJson(json) {
   let file;
   try { file = JSON.parse(json); } catch { throw new Error("import_not_json"); }
-  if (file?.format !== FORMAT || !Array.isArray(file.conversations)) throw new Error("import_other_format");
-  if (!(file.version <= VERSION)) throw new Error("import_newer");
-  return file.conversations.map(imported => {
+  const own = file?.format === FORMAT && Array.isArray(file.conversations);
+  if (own && !(file.version <= VERSION)) throw new Error("import_newer");
+  const conversations = own ? file.conversations : (await import("./other_exports.js")).convert(file);
+  if (!conversations) throw new Error("import_other_format");
+  return conversations.map(imported => {
     const record = { ...readRecord(imported), id: newId() };
     const list = Array.isArray(imported?.messages) ? imported.messages : [];
     if (list.length > MAX_IMPORTED) throw new Error("import_too_large");

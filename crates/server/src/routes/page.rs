@@ -24,14 +24,15 @@ macro_rules! assets {
 
 /// All files of the page but `index.html`.
 const ASSETS: &[Asset] = assets! {
-    "answer.js" "api.js" "app.js" "attachments.js" "chat.js" "composer.js" "dom.js" "highlight.js" "icon.svg"
-    "language.js" "languages/de.js" "languages/en.js" "languages/es.js" "languages/fr.js" "languages/ja.js"
-    "languages/pt.js" "languages/zh.js" "main.js" "markdown/blocks.js" "markdown/code.js" "markdown/inline.js"
-    "markdown/math.js" "markdown/view.js" "mcp.js" "memory.js" "messages.js" "models.js" "panel.js"
-    "parameters.js" "pdf.js" "pdf_objects.js" "settings.js" "shortcuts.js" "sidebar.js" "store.js"
-    "style/base.css" "style/composer.css" "style/dialogs.css" "style/messages.css" "style/sidebar.css"
-    "theme.js" "thread.js" "tools.js" "transfer.js" "tree.js" "vendor/Temml.woff2" "vendor/temml-license.txt"
-    "vendor/temml.css" "vendor/temml.min.js"
+    "answer.js" "api.js" "app.js" "attachments.js" "chat.js" "composer.js" "dom.js" "file_chip.js"
+    "highlight.js" "icon.svg" "language.js" "languages/de.js" "languages/en.js" "languages/es.js"
+    "languages/fr.js" "languages/ja.js" "languages/pt.js" "languages/zh.js" "main.js" "markdown/blocks.js"
+    "markdown/code.js" "markdown/inline.js" "markdown/math.js" "markdown/view.js" "mcp.js" "memory.js"
+    "messages.js" "models.js" "other_exports.js" "panel.js" "parameters.js" "pdf.js" "pdf_objects.js" "settings.js"
+    "share.js" "shortcuts.js" "sidebar.js" "store.js" "style/base.css" "style/composer.css"
+    "style/dialogs.css" "style/messages.css" "style/sidebar.css" "theme.js" "thread.js" "tools.js"
+    "transfer.js" "tree.js" "vendor/Temml.woff2" "vendor/temml-license.txt" "vendor/temml.css"
+    "vendor/temml.min.js"
 };
 
 const INDEX: &str = include_str!("../../ui/index.html");
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     /// Files that a page loads only when an answer or its reader needs them.
-    const LAZY: &[&str] = &["highlight.js", "languages/", "mcp.js", "pdf", "tools.js", "vendor/"];
+    const LAZY: &[&str] = &["highlight.js", "languages/", "mcp.js", "other_exports.js", "pdf", "share.js", "tools.js", "vendor/"];
     /// What the others may have together, compressed.
     const LIMIT: usize = 150 << 10;
 

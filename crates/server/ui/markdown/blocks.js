@@ -104,7 +104,9 @@ function listItems(lines, at) {
   const base = indentOf(lines[at]);
   /** @type {any[]} */
   const items = [];
-  let fence = null, blank = false, end = at, width = 0;
+  /** The mark of an open fence. @type {string | null} */
+  let fence = null;
+  let blank = false, end = at, width = 0;
   for (let i = at; i < lines.length; i++) {
     const line = lines[i];
     if (fence) {

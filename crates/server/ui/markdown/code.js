@@ -116,6 +116,9 @@ let highlighter = null;
 /** @type {Promise<any> | null} */
 let loading = null;
 
+/** Settles when code has its colours, as far as any was drawn. */
+export const colours = async () => loading;
+
 /** Colours the text when the highlighter is loaded: it is requested with the first block in a known language. */
 function colour(state) {
   if (!state.language || !state.text) return;

@@ -33,6 +33,9 @@ function load() {
   return loading;
 }
 
+/** Settles when formulas are typeset, as far as any was drawn. */
+export const formulas = () => loading?.catch(() => {}) ?? Promise.resolve();
+
 /** A formula; until Temml is loaded, and if the formula is wrong, its source.
  * @param {string} tex
  * @param {boolean} display

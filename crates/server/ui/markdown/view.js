@@ -4,6 +4,8 @@ import { el } from "../dom.js";
 import { splitBlocks } from "./blocks.js";
 import { fencedCode, setCode } from "./code.js";
 
+/** Blocks per part of the document: parts out of sight are neither laid out nor painted. */
+const PART = 30;
 /** The text after this many blocks of a growing text is parsed from its last blocks on. */
 const OPEN_BLOCKS = 8;
 
@@ -25,6 +27,8 @@ export class MarkdownView {
   #finished = "";
   /** The blocks after it. @type {any[]} */
   #blocks = [];
+  /** How many blocks are finished. */
+  #before = 0;
 
   /** Draws the text, which `live` says is still growing at its end. Returns the nodes of blocks that are now finished.
    * @param {string} text
@@ -33,6 +37,7 @@ export class MarkdownView {
     if (!text.startsWith(this.#finished)) {
       this.#finished = "";
       this.#blocks = [];
+      this.#before = 0;
       this.node.replaceChildren();
     }
     const raw = text.slice(this.#finished.length).split("\n");
@@ -41,10 +46,11 @@ export class MarkdownView {
     while (same < next.length && isSame(this.#blocks[same], next[same])) next[same].node = this.#blocks[same++].node;
     if (next[same] && isGrownCode(this.#blocks[same], next[same])) same++;
     for (const block of this.#blocks.slice(same)) block.node.remove();
-    for (const block of next.slice(same)) {
+    next.slice(same).forEach((block, i) => {
       block.node = block.kind.render(block.lines, 0, block.live);
-      this.node.append(block.node);
-    }
+      this.#part(this.#before + same + i).append(block.node);
+    });
+    while (this.node.children.length > 1 && !this.node.lastChild.firstChild) this.node.lastChild.remove();
     if (next.slice(same).some(block => block.node.matches("h3, h4, h5, h6") || block.node.querySelector("h3, h4, h5, h6"))) levelHeadings(this.node);
     this.#blocks = next;
     if (live && next.length >= OPEN_BLOCKS) {
@@ -52,8 +58,16 @@ export class MarkdownView {
       const at = next[next.length - 2].at;
       this.#finished += raw.slice(0, at).join("\n") + "\n";
       this.#blocks = next.slice(-2);
+      this.#before += next.length - 2;
       for (const block of this.#blocks) block.at -= at;
     }
+  }
+
+  /** The part that has the block with this number. */
+  #part(number) {
+    const at = Math.floor(number / PART);
+    if (!this.node.children[at]) this.node.append(el("div", { class: "part" }));
+    return this.node.children[at];
   }
 }
 
