@@ -109,3 +109,8 @@ pub use tern_images as pictures;
 pub use tern_models as models;
 pub use tern_quant as quant;
 pub use tern_text as text;
+
+/// The first page for Rust, whose examples run as doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/start/rust.md")]
+pub struct FirstPage;
