@@ -130,7 +130,16 @@ mod tests {
     use super::*;
 
     /// Files that a page loads only when an answer or its reader needs them.
-    const LAZY: &[&str] = &["highlight.js", "languages/", "mcp.js", "other_exports.js", "pdf", "share.js", "tools.js", "vendor/"];
+    const LAZY: &[&str] = &[
+        "highlight.js",
+        "languages/",
+        "mcp.js",
+        "other_exports.js",
+        "pdf",
+        "share.js",
+        "tools.js",
+        "vendor/",
+    ];
     /// What the others may have together, compressed.
     const LIMIT: usize = 150 << 10;
 
