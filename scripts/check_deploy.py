@@ -2,19 +2,23 @@
 """Checks deploy/ without a cluster: what kustomize renders, against schemas; alert rules, with promtool; and that flags,
 metrics and ports that the files name exist.
 
-    scripts/check_deploy.py [--all]
+    scripts/check_deploy.py [--all] [--tern BINARY]
 
 Needs `kubectl` (for kustomize), the PyPI package kubernetes-validate (schemas of Kubernetes) and Debian's `prometheus`
 (promtool). What is missing is skipped with a message, or fails the run with --all. Custom resources are checked against
-fixtures/kubernetes: the types of their definitions, without texts.
+fixtures/kubernetes: the types of their definitions, without texts. With --tern a server runs, and its /metrics must have
+what is named, with the labels that expressions use.
 """
 
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -156,6 +160,60 @@ def check_metrics():
     print(f"metrics: {len({metric for _, metric in named})} are named")
 
 
+def scraped(tern):
+    """The metrics of a server after a request, and the labels of each."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    url, have = f"http://127.0.0.1:{port}", {}
+    server = subprocess.Popen([tern, "serve", "-m", "stories", "--port", str(port)], stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{url}/ready").close()
+                break
+            except OSError:
+                if time.monotonic() > end or server.poll() is not None:
+                    sys.exit(f"error: {tern} serve -m stories is not ready")
+                time.sleep(0.1)
+        body = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
+        urllib.request.urlopen(urllib.request.Request(f"{url}/v1/completions", body)).close()
+        page = urllib.request.urlopen(f"{url}/metrics").read().decode()
+    finally:
+        server.terminate()
+        server.wait()
+    for name, labels in re.findall(r"^([a-z0-9_:]+)(?:\{(.*)\})? \S+$", page, re.M):
+        have.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    return have
+
+
+# what Prometheus adds, from where a series was scraped
+ADDED = {"namespace", "instance", "job", "pod"}
+
+
+def check_scraped(tern):
+    have, used = scraped(tern), 0
+    dashboard = json.loads((KUBERNETES / "components/monitoring/dashboard.json").read_text())
+    lines = [("dashboard.json", target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]]
+    alerts = (KUBERNETES / "components/monitoring/alerts.yaml").read_text()
+    rules = re.findall(r"expr: (?:\|\n((?: {12}.*\n)+)|(.*))", alerts)
+    lines += [("alerts.yaml", several or one) for several, one in rules]
+    for where, expression in lines:
+        by = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", expression))))
+        series = re.findall(r"((?:vllm|tern):[a-z0-9_]+)(?:\{([^}]*)\})?", expression)
+        if not series:
+            fail(where, f"{expression}: no metric")
+        for name, selector in series:
+            used += 1
+            labels = by | set(re.findall(r"(\w+)(?==|!=)", selector))
+            if name not in have:
+                fail(where, f"{name}: a server with a request has no such series")
+            elif not labels <= have[name] | ADDED:
+                fail(where, f"{name} has the labels {sorted(have[name])}, the expression uses {sorted(labels)}")
+    print(f"expressions: {len(lines)}, with {used} series of a server")
+
+
 def check_rules():
     import yaml
 
@@ -203,6 +261,8 @@ for file in sorted((ROOT / "fixtures/kubernetes").glob("*.json")):
 def main():
     subprocess.run([sys.executable, ROOT / "scripts/dashboard.py", "--check"], check=True)
     check_metrics()
+    if "--tern" in sys.argv:
+        check_scraped(sys.argv[sys.argv.index("--tern") + 1])
     validates = has("kubernetes-validate", package())
     if has("kubectl", shutil.which("kubectl")) and validates:
         check_overlays()

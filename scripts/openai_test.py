@@ -102,6 +102,26 @@ def test_logprobs():
     want(content[0].token == content[0].top_logprobs[0].token, "greedy takes the best")
 
 
+def test_decisions():
+    questions = [
+        {"type": "predicate", "name": "rain", "instructions": "It rains."},
+        {"type": "choice", "instructions": "What is it about?", "choices": [{"value": "weather"}, {"value": True}]},
+        {"type": "score", "name": "warm", "instructions": "How warm is it?", "levels": [{"label": "cold"}, {"label": "hot", "description": "over 30 C"}]},
+    ]
+    ask = lambda some: client().decisions.create(model=MODEL, input="It is a rainy day, and cold. " * 8, questions=some)
+    decision = ask(questions)
+    rain, about, warm = decision.answers
+    want([rain.type, about.type, warm.type] == ["predicate", "choice", "score"], decision)
+    want([rain.name, about.name, warm.name] == ["rain", None, "warm"], decision)
+    want(0 <= rain.probability <= 1 and 0 <= warm.score <= 1 and about.choice in ("weather", True), decision)
+    want([p.value for p in about.probabilities] == ["weather", True], about)
+    for answer in (about, warm):
+        want(abs(sum(p.probability for p in answer.probabilities) - 1) < 1e-6, answer)
+    want(decision.usage.output_tokens == 3 and decision.usage.input_tokens_details.cached_tokens > 0, decision.usage)
+    want([ask([question]).answers[0] for question in questions] == decision.answers, "the same numbers alone")
+    refused(openai.BadRequestError, lambda: ask([]), "1 to 400 questions")
+
+
 def test_stop_and_length():
     whole = chat(temperature=0, max_tokens=30).choices[0].message.content
     stop = whole[len(whole) // 2 : len(whole) // 2 + 2]

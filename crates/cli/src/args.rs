@@ -203,6 +203,9 @@ pub(crate) struct RunArgs {
     /// Pass the prompt as it is, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
+    /// Tokens of reasoning after which the answer begins; 0 is none [default: no limit]
+    #[arg(long, value_name = "N", alias = "reasoning-budget", conflicts_with = "raw")]
+    pub(crate) thinking_budget: Option<usize>,
     /// System message for the chat template
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
@@ -248,6 +251,9 @@ pub(crate) struct ChatArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = MaxTokens(None), hide_default_value = true,
         allow_negative_numbers = true)]
     pub(crate) max_tokens: MaxTokens,
+    /// Tokens of reasoning after which the answer begins; 0 is none [default: no limit]
+    #[arg(long, value_name = "N", alias = "reasoning-budget")]
+    pub(crate) thinking_budget: Option<usize>,
     /// Do not wrap the answers at the width of the terminal
     #[arg(long)]
     pub(crate) no_wrap: bool,

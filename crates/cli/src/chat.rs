@@ -200,6 +200,7 @@ impl Session<'_> {
             input: tern::Input::Chat(chat),
             max_tokens: Some(requested.map_or(left, |n| n.min(left))),
             separate: false,
+            thinking_budget: self.parameters.thinking_budget,
             ..self.parameters.sampling.apply(Request::chat([]))
         };
         let stream = self.model.stream(request)?;

@@ -193,6 +193,7 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         ignore_end: args.ignore_eos,
         constraint,
         separate: false,
+        thinking_budget: args.thinking_budget,
         ..args.sampling.apply(request)
     };
     request.base.logprobs = args.json.then(|| args.logprobs.unwrap_or(0));

@@ -1,4 +1,5 @@
 //! `tern batch`: order, errors, a run that is killed, and files that are refused.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod support;
 

@@ -209,7 +209,7 @@ impl ScriptedRunner {
             let id = (self.script)(&history[..len], sample);
             let id = id.map(|id| if shift == 0 { id } else { (id + shift) % self.vocab as u32 });
             let id = id.and_then(|id| self.allowed(id, sample));
-            id.map(|id| self.report(id, sample.params.logprobs))
+            id.map(|id| self.report(id, sample))
         };
         Ok(Answer::Tokens(rows.zip(samples).map_while(row).collect()))
     }
@@ -224,11 +224,14 @@ impl ScriptedRunner {
     }
 
     /// The token and made-up log-probabilities: 0 for it, -1, -2, ... for the ids after it.
-    fn report(&self, id: u32, logprobs: Option<usize>) -> Sampled {
-        let Some(count) = logprobs else { return Sampled { id, ..Sampled::default() } };
-        let nth = |i: usize| (((id as usize + i) % self.vocab.max(1)) as u32, -(i as f32));
+    fn report(&self, id: u32, sample: &Sample) -> Sampled {
+        let Some(count) = sample.params.logprobs else { return Sampled { id, ..Sampled::default() } };
+        let vocab = self.vocab.max(1);
+        let nth = |i: usize| (((id as usize + i) % vocab) as u32, -(i as f32));
+        let of = |other: &u32| -(((*other as usize + vocab - id as usize) % vocab) as f32);
+        let reported = sample.params.reported.iter().map(of).collect();
         let top = (0..count.min(self.vocab)).map(nth).collect();
-        Sampled { id, logprob: Some(0.0), top, rank: Some(1), ..Sampled::default() }
+        Sampled { id, logprob: Some(0.0), top, rank: Some(1), reported, ..Sampled::default() }
     }
 }
 

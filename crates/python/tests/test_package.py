@@ -90,21 +90,27 @@ def test_examples_in_docstrings_run(name):
     assert result.failed == 0
 
 
-def test_the_page_of_documentation_runs(tmp_path, smollm_file, minilm):
-    """Every block of Python of docs/python.md that is not marked `python no_run`, in one process per
-    block."""
-    page = os.environ.get("TERN_PYTHON_PAGE")
-    if not page:
-        pytest.skip("skipped: TERN_PYTHON_PAGE is not set")
-    blocks = re.findall(r"^```python\n(.*?)^```", Path(page).read_text(), re.M | re.S)
-    assert len(blocks) >= 8
+def pages() -> list[Path]:
+    return [Path(page) for page in os.environ.get("TERN_PYTHON_PAGES", "").split(os.pathsep) if page]
+
+
+def test_the_pages_of_documentation_run(tmp_path, smollm_file, minilm):
+    """Every block of Python of docs/python.md and docs/start/python.md, in one process per block."""
+    if not pages():
+        pytest.skip("skipped: TERN_PYTHON_PAGES is not set")
+    blocks = [
+        (page, block)
+        for page in pages()
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    ]
+    assert len(blocks) >= 10 and len({page for page, _ in blocks}) == len(pages())
     start = "import warnings; warnings.simplefilter('error')\n"
-    for block in blocks:
+    for page, block in blocks:
         text = block.replace('"smollm2"', repr(smollm_file)).replace('"all-minilm.gguf"', repr(minilm))
         done = subprocess.run(
             [sys.executable, "-c", start + text], capture_output=True, text=True, cwd=tmp_path, timeout=120
         )
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        assert done.returncode == 0, f"{page.name}: {block}\n{done.stderr}"
 
 
 def test_importing_is_light():

@@ -15,6 +15,7 @@ pub(crate) mod options;
 pub(crate) mod params;
 pub(crate) mod prepare;
 pub(crate) mod prompt;
+pub(crate) mod questions;
 pub(crate) mod samplers;
 pub(crate) mod template_variables;
 pub(crate) mod text_lists;

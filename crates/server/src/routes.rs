@@ -5,6 +5,7 @@ mod batches;
 mod chat;
 mod cohere;
 mod completions;
+mod decisions;
 mod deliver;
 mod embeddings;
 mod files;
@@ -102,6 +103,8 @@ routes! {
     post "/v1/rerank" => rerank::rerank;
     post "/v2/rerank" => rerank::rerank;
     post "/rerank" => rerank::rerank;
+    post "/v1/decisions" => decisions::decisions;
+    post "/v1/systemone" => decisions::system_one;
     post "/v1/score" => score::score;
     post "/score" => score::score;
     post "/infill" => generating(infill::prepare);

@@ -111,6 +111,12 @@ pub enum Error {
     /// Documents for a model that does not score them.
     #[error("{0} is no reranker: it has neither a classifier nor a template that asks for yes or no")]
     NoReranker(String),
+    /// Too few labels for the answers to a question.
+    #[error(transparent)]
+    Labels(#[from] crate::LabelError),
+    /// Questions for a template that has no place for them.
+    #[error(transparent)]
+    QuestionPlace(#[from] crate::PlaceError),
     /// Tools for a model whose tool calls cannot be recognised.
     #[error("tools: the format of this model's tool calls is unknown")]
     UnknownCallFormat,

@@ -37,6 +37,7 @@ mod chat;
 mod checked;
 mod claims;
 mod constraint;
+mod decisions;
 mod device;
 pub mod environment;
 mod error;
@@ -57,6 +58,7 @@ mod sampling;
 mod speculation;
 mod stream;
 mod template_traits;
+mod thinking_budget;
 mod token_rules;
 pub mod units;
 
@@ -66,6 +68,10 @@ pub use chat::{Chat, ChatEnd, Message, RenderedChat, ToolCall};
 pub use checked::CheckedModel;
 pub use claims::MemoryClaims;
 pub use constraint::CompiledConstraint;
+pub use decisions::{
+    AfterQuestion, Decision, LabelError, Labels, PlaceError, Question, QuestionKind, QuestionOption,
+    QuestionPlace, Read,
+};
 pub use device::{Device, DeviceOptions};
 pub use error::Error;
 pub use experts::ExpertPlacement;
@@ -88,6 +94,7 @@ pub use tern_engine::{AdapterScales, Pooling, Sampled, Sampling};
 pub use tern_grammar::Grammar;
 pub use tern_graph::KvCells;
 pub use tern_text::Part;
+pub use thinking_budget::ThinkingBudget;
 pub use token_rules::TokenRules;
 
 // The crates below, for programs that need more than a `Model`.
@@ -102,3 +109,8 @@ pub use tern_images as pictures;
 pub use tern_models as models;
 pub use tern_quant as quant;
 pub use tern_text as text;
+
+/// The first page for Rust, whose examples run as doc tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/start/rust.md")]
+pub struct FirstPage;

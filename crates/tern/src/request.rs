@@ -13,7 +13,7 @@ use crate::answer::{Answer, AnswerReader, ChatReading, Reading};
 use crate::preamble::ChatStart;
 use crate::sampling::TEMPERATURE;
 use crate::stream::TextStream;
-use crate::{Chat, ChatEnd, Error, Message, Model, PartialSampling, RenderedChat};
+use crate::{Chat, ChatEnd, Error, Message, Model, PartialSampling, RenderedChat, TokenRules};
 
 /// What is to be continued.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,6 +63,8 @@ pub struct Request {
     pub separate: bool,
     /// Tokens that a step may guess at most, if fewer than the model was loaded with; 0 disables it.
     pub draft_max: Option<usize>,
+    /// Tokens of reasoning after which the answer to a chat begins; no limit if not set.
+    pub thinking_budget: Option<usize>,
 }
 
 impl Request {
@@ -80,6 +82,7 @@ impl Request {
             priority: 0,
             separate: true,
             draft_max: None,
+            thinking_budget: None,
         }
     }
 
@@ -131,6 +134,12 @@ impl Request {
         self
     }
 
+    /// Ends the reasoning of a chat's answer after this many tokens; with 0 it does not reason.
+    #[must_use]
+    pub fn thinking_budget(self, tokens: usize) -> Request {
+        Request { thinking_budget: Some(tokens), ..self }
+    }
+
     /// Makes the text follow a JSON schema, a regex, a grammar or a list of choices.
     #[must_use]
     pub fn constraint(self, grammar: Grammar) -> Request {
@@ -170,6 +179,8 @@ struct Prepared {
     tokens: Vec<u32>,
     images: Images,
     reading: Reading,
+    /// The end of the prompt of a chat.
+    prompt_tail: Option<String>,
 }
 
 impl Model {
@@ -201,7 +212,7 @@ impl Model {
     /// Dropping the stream cancels the request.
     pub fn stream(&self, request: impl Into<Request>) -> Result<TextStream, Error> {
         let request = request.into();
-        let Prepared { tokens, images, reading } = self.prepare(&request)?;
+        let Prepared { tokens, images, reading, prompt_tail } = self.prepare(&request)?;
         let constraint = match &request.constraint {
             None => None,
             Some(grammar) => {
@@ -209,9 +220,13 @@ impl Model {
                     prompt_tail: &chat.prompt_tail,
                     calls: chat.markup.calls.filter(|_| chat.tools.is_some()),
                 });
-                Some(self.constraint(grammar, chat)?.shared())
+                Some(self.constraint(grammar, chat)?)
             }
         };
+        let thinking = request.thinking_budget.zip(prompt_tail.as_deref());
+        let thinking = thinking.and_then(|(tokens, tail)| self.thinking_budget(tokens, tail)).map(Arc::new);
+        let rules = TokenRules { thinking, ..TokenRules::default() };
+        let constraint = self.constrained(&rules, constraint.as_ref());
         let prompt_tokens = tokens.len();
         let reader = AnswerReader::new(self.tokenizer(), &reading)?;
         let stream = self.handle().generate(tern_engine::Request {
@@ -299,7 +314,7 @@ impl Model {
     }
 
     /// The tokens of a rendered conversation, and its images.
-    fn encode_rendered(&self, rendered: &mut RenderedChat) -> Result<(Vec<u32>, Images), Error> {
+    pub(crate) fn encode_rendered(&self, rendered: &mut RenderedChat) -> Result<(Vec<u32>, Images), Error> {
         let rows = self.expand_images(&mut rendered.text, &rendered.images, || false)?;
         let tokens = self.tokenizer().encode_chat(&rendered.text);
         let images = self.place_images(&tokens, rows)?;
@@ -307,7 +322,7 @@ impl Model {
     }
 
     fn prepare(&self, request: &Request) -> Result<Prepared, Error> {
-        let mut images = Images::NONE;
+        let (mut images, mut prompt_tail) = (Images::NONE, None);
         let mut reading = Reading { stops: request.stops.clone(), ..Reading::default() };
         let tokens = match &request.input {
             Input::Text(text) => self.tokenizer().encode(text, true, true),
@@ -315,6 +330,7 @@ impl Model {
             Input::Chat(chat) => {
                 let mut rendered = self.render(chat, || false)?;
                 let encoded = self.encode_rendered(&mut rendered)?;
+                prompt_tail = Some(rendered.tail().to_owned());
                 reading.is_answer = chat.end != ChatEnd::LastMessage;
                 reading.chat = request.separate.then(|| ChatReading {
                     markup: rendered.markup,
@@ -326,7 +342,7 @@ impl Model {
                 encoded.0
             }
         };
-        Ok(Prepared { tokens, images, reading })
+        Ok(Prepared { tokens, images, reading, prompt_tail })
     }
 }
 

@@ -124,43 +124,32 @@ impl Model {
         }
     }
 
-    /// What the engine computes for the tokens of a pair: one request, or two for a judge, whose second one
-    /// finds the prompt of the first in the prefix cache.
-    pub fn score_requests(&self, tokens: Vec<u32>) -> Vec<Request> {
+    /// What the engine computes for the tokens of a pair.
+    pub fn score_request(&self, tokens: Vec<u32>) -> Request {
+        let adapters = self.active_adapters().clone();
         let Some(Reranker::Judge { yes, no, .. }) = self.reranker() else {
             let second = self.tokenizer().second_text(&tokens);
-            let adapters = self.active_adapters().clone();
-            return vec![Request { second, adapters, ..Request::embed(tokens, self.pooling()) }];
+            return Request { second, adapters, ..Request::embed(tokens, self.pooling()) };
         };
-        let answer = |id: u32, prompt: Vec<u32>| {
-            let sampling = Sampling { bias: vec![(id, 100.0)], logprobs: Some(0), ..Sampling::default() };
-            Request { sampling, adapters: self.active_adapters().clone(), ..Request::new(prompt, 1) }
-        };
-        vec![answer(*yes, tokens.clone()), answer(*no, tokens)]
+        let sampling = Sampling { logprobs: Some(0), reported: [*yes, *no].into(), ..Sampling::default() };
+        Request { sampling, adapters, ..Request::new(tokens, 1) }
     }
 
-    /// The score of a pair, from the results of its requests: a logit of a classifier with one label, a
+    /// The score of a pair, from the result of its request: a logit of a classifier with one label, a
     /// probability otherwise.
-    pub fn score(&self, results: &[ScoreResult]) -> Result<f32, Error> {
-        let missing = || Error::Cancelled;
-        if let Some(Reranker::Judge { yes, no, .. }) = self.reranker() {
-            let logprob = |at: usize, id: u32| match results.get(at) {
-                Some(ScoreResult::Token { id: got, logprob }) if *got == id => Ok(*logprob),
-                // another token was more likely by e^100: this one has no probability at all
-                Some(ScoreResult::Token { .. }) => Ok(f32::NEG_INFINITY),
-                _ => Err(missing()),
-            };
-            let (yes, no) = (logprob(0, *yes)?, logprob(1, *no)?);
-            return Ok(if yes == f32::NEG_INFINITY { 0.0 } else { 1.0 / (1.0 + (no - yes).exp()) });
-        }
-        match results.first() {
-            Some(ScoreResult::Vector(scores)) if scores.len() == 1 => Ok(scores[0]),
-            Some(ScoreResult::Vector(scores)) if !scores.is_empty() => {
+    pub fn score(&self, result: &ScoreResult) -> Result<f32, Error> {
+        match (self.reranker(), result) {
+            (Some(Reranker::Judge { .. }), ScoreResult::Answers(logprobs)) => match logprobs[..] {
+                [yes, no] => Ok(1.0 / (1.0 + (no - yes).exp())),
+                _ => Err(Error::Cancelled),
+            },
+            (_, ScoreResult::Vector(scores)) if scores.len() == 1 => Ok(scores[0]),
+            (_, ScoreResult::Vector(scores)) if !scores.is_empty() => {
                 let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let sum: f32 = scores.iter().map(|score| (score - most).exp()).sum();
                 Ok((scores[0] - most).exp() / sum)
             }
-            _ => Err(missing()),
+            _ => Err(Error::Cancelled),
         }
     }
 
@@ -185,37 +174,30 @@ impl Model {
             return Err(Error::NoReranker(self.name().to_owned()));
         }
         let at_once = self.handle().limits().max_seqs.max(1); // more would only fill the queue
-        let (mut running, mut results) = (VecDeque::<TokenStream>::new(), vec![]);
+        let (mut running, mut scores) = (VecDeque::<TokenStream>::new(), vec![]);
         for document in documents {
-            for request in self.score_requests(self.pair_tokens(Pair { query, document, instruction })) {
-                if running.len() == at_once
-                    && let Some(oldest) = running.pop_front()
-                {
-                    results.push(ScoreResult::wait(oldest)?);
-                }
-                running.push_back(self.handle().generate(request)?);
+            if running.len() == at_once
+                && let Some(oldest) = running.pop_front()
+            {
+                scores.push(self.score(&ScoreResult::wait(oldest)?)?);
             }
+            let tokens = self.pair_tokens(Pair { query, document, instruction });
+            running.push_back(self.handle().generate(self.score_request(tokens))?);
         }
         for stream in running {
-            results.push(ScoreResult::wait(stream)?);
+            scores.push(self.score(&ScoreResult::wait(stream)?)?);
         }
-        let each = if matches!(self.reranker(), Some(Reranker::Judge { .. })) { 2 } else { 1 };
-        results.chunks(each).map(|results| self.score(results)).collect()
+        Ok(scores)
     }
 }
 
-/// The result of a request of [`Model::score_requests`].
+/// The result of a request of [`Model::score_request`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum ScoreResult {
     /// The scores of a classifier.
     Vector(Vec<f32>),
-    /// The answer of a judge.
-    Token {
-        /// Its token.
-        id: u32,
-        /// Its probability without the bias, in nats.
-        logprob: f32,
-    },
+    /// The log-probabilities of a judge's answers, yes and no.
+    Answers(Vec<f32>),
 }
 
 impl ScoreResult {
@@ -223,7 +205,7 @@ impl ScoreResult {
     pub fn of(event: &Event) -> Option<ScoreResult> {
         match event {
             Event::Embedding(vector) => Some(ScoreResult::Vector(vector.clone())),
-            Event::Token(sampled) => Some(ScoreResult::Token { id: sampled.id, logprob: sampled.logprob? }),
+            Event::Token(sampled) => Some(ScoreResult::Answers(sampled.reported.clone())),
             Event::Started { .. } | Event::Drafted { .. } | Event::Done(_) | Event::Failed(_) => None,
         }
     }

@@ -1,4 +1,5 @@
-//! Rules on tokens besides a grammar: tokens that are given, a minimum length, and words that must not occur.
+//! Rules on tokens besides a grammar: tokens that are given, a minimum length, words that must not occur, and
+//! how long the model may reason.
 
 use std::sync::Arc;
 
@@ -6,6 +7,7 @@ use tern_engine::{Constraint, SharedConstraint};
 
 use crate::Model;
 use crate::constraint::CompiledConstraint;
+use crate::thinking_budget::{Next, Thinking, ThinkingBudget};
 
 /// Rules on the tokens of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,12 +19,15 @@ pub struct TokenRules {
     pub min_tokens: usize,
     /// Sequences of tokens that do not occur after the forced ones.
     pub bad_words: Arc<[Vec<u32>]>,
+    /// How long the model may reason.
+    pub thinking: Option<Arc<ThinkingBudget>>,
 }
 
 impl TokenRules {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.forced.is_empty() && self.min_tokens == 0 && self.bad_words.is_empty()
+        let TokenRules { forced, min_tokens, bad_words, thinking } = self;
+        forced.is_empty() && *min_tokens == 0 && bad_words.is_empty() && thinking.is_none()
     }
 }
 
@@ -39,6 +44,7 @@ impl Model {
         }
         Some(SharedConstraint::new(Ruled {
             rules: rules.clone(),
+            thinking: rules.thinking.as_ref().map(Thinking::new),
             inner: constraint.map(CompiledConstraint::boxed),
             end_tokens: Arc::clone(self.end_tokens()),
             vocab: self.tokenizer().vocab_size(),
@@ -51,6 +57,7 @@ impl Model {
 /// The state of one text.
 struct Ruled {
     rules: TokenRules,
+    thinking: Option<Thinking>,
     inner: Option<Box<dyn Constraint>>,
     end_tokens: Arc<[u32]>,
     vocab: usize,
@@ -81,6 +88,27 @@ impl Ruled {
                 clear(mask, last);
             }
         }
+        match self.thinking.as_ref().map_or(Next::Anything, Thinking::next) {
+            Next::Anything => {}
+            Next::AllBut(token) => clear(mask, token),
+            Next::Only(token) => {
+                mask.fill(0);
+                set(mask, token);
+            }
+        }
+    }
+
+    fn take(&mut self, token: u32) {
+        self.text.push(token);
+        if let Some(thinking) = &mut self.thinking {
+            thinking.accept(token);
+        }
+    }
+}
+
+fn set(mask: &mut [u32], token: u32) {
+    if let Some(word) = mask.get_mut(token as usize / 32) {
+        *word |= 1 << (token % 32);
     }
 }
 
@@ -94,9 +122,7 @@ impl Constraint for Ruled {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         if let Some(&token) = self.rules.forced.get(self.forced) {
             let mut mask = vec![0; self.vocab.div_ceil(32)];
-            if let Some(word) = mask.get_mut(token as usize / 32) {
-                *word |= 1 << (token % 32);
-            }
+            set(&mut mask, token);
             return Ok(mask);
         }
         let mut mask = match &mut self.inner {
@@ -112,7 +138,7 @@ impl Constraint for Ruled {
             self.forced += 1;
             return Ok(false);
         }
-        self.text.push(token);
+        self.take(token);
         self.inner.as_mut().map_or(Ok(false), |inner| inner.accept(token))
     }
 
@@ -124,14 +150,15 @@ impl Constraint for Ruled {
             Some(inner) => inner.look_ahead(drafts),
             None => vec![Ok(self.all()); drafts.len() + 1],
         };
-        let known = self.text.len();
+        let (known, thinking) = (self.text.len(), self.thinking.clone());
         for (at, mask) in masks.iter_mut().enumerate() {
             if let Ok(mask) = mask {
                 self.restrict(mask);
             }
-            self.text.extend(drafts.get(at));
+            drafts.get(at).into_iter().for_each(|&draft| self.take(draft));
         }
         self.text.truncate(known);
+        self.thinking = thinking;
         masks
     }
 
@@ -141,6 +168,10 @@ impl Constraint for Ruled {
 
     fn forced(&mut self) -> Vec<u32> {
         let scored = self.forced < self.rules.forced.len();
+        let closing = self.thinking.as_ref().map_or(&[][..], Thinking::closing);
+        if !scored && !closing.is_empty() {
+            return closing.to_vec();
+        }
         self.inner.as_mut().filter(|_| !scored).map_or(vec![], |inner| inner.forced())
     }
 }
@@ -149,12 +180,19 @@ impl Constraint for Ruled {
 mod tests {
     use super::*;
 
+    fn ruled(rules: TokenRules, text: Vec<u32>) -> Ruled {
+        Ruled { rules, thinking: None, inner: None, end_tokens: [0].into(), vocab: 7, forced: 0, text }
+    }
+
     #[test]
     fn tokens_are_forced_then_restricted() {
-        let rules =
-            TokenRules { forced: [5, 0].into(), min_tokens: 2, bad_words: [vec![3], vec![1, 2]].into() };
-        let (end_tokens, text) = ([0].into(), vec![]);
-        let mut ruled = Ruled { rules, inner: None, end_tokens, vocab: 7, forced: 0, text };
+        let rules = TokenRules {
+            forced: [5, 0].into(),
+            min_tokens: 2,
+            bad_words: [vec![3], vec![1, 2]].into(),
+            thinking: None,
+        };
+        let mut ruled = ruled(rules, vec![]);
         for (mask, token) in [
             (0b10_0000, 5), // forced, also the end token
             (0b00_0001, 0),
@@ -170,8 +208,7 @@ mod tests {
     #[test]
     fn drafts_are_restricted_as_the_tokens_would_be() {
         let rules = TokenRules { min_tokens: 2, bad_words: [vec![1, 2]].into(), ..TokenRules::default() };
-        let mut ruled =
-            Ruled { rules, inner: None, end_tokens: [0].into(), vocab: 7, forced: 0, text: vec![5] };
+        let mut ruled = ruled(rules, vec![5]);
         let ahead = ruled.look_ahead(&[1, 4]);
         assert_eq!(ahead, [Ok(vec![0b111_1110]), Ok(vec![0b111_1011]), Ok(vec![0b111_1111])]);
         for (mask, token) in ahead.into_iter().zip([1, 4, 3]) {

@@ -190,6 +190,11 @@ impl ChatTemplate {
         source::has_variable(&self.source, &syntax(), name)
     }
 
+    /// Whether the template writes a line feed before this marker.
+    pub fn writes_on_its_own_line(&self, marker: &str) -> bool {
+        ["\n", "\\n"].iter().any(|feed| self.source.contains(&format!("{feed}{marker}")))
+    }
+
     /// The prompt's text for a conversation.
     pub fn render(&self, input: &ChatInput) -> Result<ChatText, TemplateError> {
         if let Some(name) = RESERVED.iter().find(|&&name| input.kwargs.contains_key(name)) {

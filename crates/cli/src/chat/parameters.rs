@@ -15,6 +15,8 @@ use crate::nearest;
 pub(crate) struct Parameters {
     pub(crate) sampling: SamplingArgs,
     pub(crate) max_tokens: MaxTokens,
+    /// Tokens of reasoning after which the answer begins.
+    pub(crate) thinking_budget: Option<usize>,
     /// Whether the model thinks before it answers, or how much; none leaves it to the template.
     think: Option<Think>,
 }
@@ -51,6 +53,15 @@ const OTHERS: &[Other] = &[
         alias: "num-predict",
         set: |p, text| put(&mut p.max_tokens, text.parse()?),
         get: |p| shown(p.max_tokens),
+    },
+    Other {
+        name: "thinking-budget",
+        alias: "reasoning-budget",
+        set: |p, text| {
+            let tokens = text.parse().map_err(|_| "expected a whole number of tokens".to_string())?;
+            put(&mut p.thinking_budget, Some(tokens))
+        },
+        get: |p| p.thinking_budget.map_or("no limit".into(), shown),
     },
     Other {
         name: "think",
@@ -91,7 +102,8 @@ fn set_think(parameters: &mut Parameters, text: &str) -> Result<(), String> {
 
 impl Parameters {
     pub(crate) fn new(args: &ChatArgs) -> Parameters {
-        Parameters { sampling: args.sampling.clone(), max_tokens: args.max_tokens, think: None }
+        let ChatArgs { max_tokens, thinking_budget, .. } = *args;
+        Parameters { sampling: args.sampling.clone(), max_tokens, thinking_budget, think: None }
     }
 
     /// `/set NAME VALUE`; nothing changes if the value is wrong. Names may have `_` for `-`.

@@ -43,6 +43,8 @@ pub struct Sampling {
     pub seed: u64,
     /// Report each token's log-probability, and those of this many best tokens.
     pub logprobs: Option<usize>,
+    /// Tokens whose log-probabilities are reported too, if any are.
+    pub reported: Arc<[u32]>,
 }
 
 impl Default for Sampling {
@@ -63,6 +65,7 @@ impl Default for Sampling {
             bias: vec![],
             seed: 0,
             logprobs: None,
+            reported: Arc::new([]),
         }
     }
 }

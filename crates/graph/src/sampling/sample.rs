@@ -52,6 +52,9 @@ pub struct Sampled {
     pub top: Vec<(u32, f32)>,
     /// Its rank by probability, the best is 1, if log-probabilities are requested.
     pub rank: Option<u32>,
+    /// The log-probabilities of [`Sampling::reported`], in its order; of tokens outside the vocabulary minus
+    /// infinity.
+    pub reported: Vec<f32>,
     /// The state of mirostat after it.
     pub mirostat: Option<f32>,
 }
@@ -73,9 +76,12 @@ impl Sample {
         let plain = Sampled { id, mirostat, ..Sampled::default() };
         let Some(count) = self.params.logprobs else { return Some(plain) };
         let logit = logits[id as usize];
-        let logprob = Some(logit - log_sum_exp(logits));
+        let log_sum = log_sum_exp(logits);
+        let logprob = Some(logit - log_sum);
+        let of = |id: &u32| logits.get(*id as usize).map_or(f32::NEG_INFINITY, |logit| logit - log_sum);
+        let reported = self.params.reported.iter().map(of).collect();
         let rank = Some(1 + logits.iter().filter(|&&x| x > logit).count() as u32);
-        Some(Sampled { logprob, rank, top: top_logprobs(logits, count), ..plain })
+        Some(Sampled { logprob, rank, top: top_logprobs(logits, count), reported, ..plain })
     }
 
     fn choose(&self, logits: &[f32]) -> Option<filters::Chosen> {

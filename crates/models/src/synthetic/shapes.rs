@@ -540,6 +540,56 @@ pub static SHAPES: &[Shape] = &[
         experts: TINY_EXPERTS,
         ..TINY
     },
+    Shape { name: "tiny-olmoe", arch: &experts::olmoe::OLMOE, tied: false, experts: TINY_EXPERTS, ..TINY },
+    Shape {
+        name: "tiny-minimax-m2",
+        arch: &experts::minimax_m2::MINIMAX_M2,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-hunyuan-moe",
+        arch: &experts::hunyuan_moe::HUNYUAN_MOE,
+        head_dim: 32,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-ernie4_5-moe",
+        arch: &experts::ernie_moe::ERNIE_MOE,
+        head_dim: 32,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-exaone-moe",
+        arch: &experts::exaone_moe::EXAONE_MOE,
+        layers: 4,
+        head_dim: 32,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-hy_v3",
+        arch: &experts::hunyuan3::HY_V3,
+        head_dim: 32,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-mellum",
+        arch: &experts::mellum::MELLUM,
+        layers: 4,
+        head_dim: 32,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
     Shape {
         name: "tiny-deepseek2",
         arch: &experts::deepseek2::DEEPSEEK2,

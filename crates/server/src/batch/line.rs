@@ -18,6 +18,7 @@ pub(crate) const ENDPOINTS: &[&str] = &[
     "/v1/embeddings",
     "/v1/rerank",
     "/v1/score",
+    "/v1/decisions",
 ];
 
 /// Maximum characters of a `custom_id`.

@@ -1,5 +1,7 @@
 //! A chat in the terms of no API: what every chat route makes of its body, and the job that follows from it.
 
+use std::sync::Arc;
+
 use tern::grammar::Grammar;
 use tern::text::CallStyle;
 use tern::{ChatReading, ChatStart, Reading, call_token};
@@ -33,7 +35,7 @@ pub(crate) struct ChatJob {
 impl ChatRequest {
     /// Does all the work that precedes the engine: renders, tokenizes, compiles the constraint.
     pub(crate) fn job(self, encoder: &Encoder<'_>) -> Result<ChatJob> {
-        let ChatRequest { chat, options, grammar, truncate } = self;
+        let ChatRequest { chat, mut options, grammar, truncate } = self;
         let served = encoder.served;
         let prompt = if truncate { chat.newest_prompt(encoder)? } else { chat.prompt(encoder)? };
         served.model.max_tokens(prompt.tokens.len(), options.max_tokens)?; // before a constraint is compiled
@@ -66,6 +68,7 @@ impl ChatRequest {
             let message = "prompt_logprobs: not supported for conversations with images";
             return Err(ApiError::bad("prompt_logprobs", message));
         }
+        options.rules.thinking = chat.thinking_budget(served, &prompt.tail).map(Arc::new);
         let PromptRequests { mut requests, scored } =
             options.requests(served, &prompt.tokens, constraint.as_ref())?;
         requests.iter_mut().for_each(|request| request.images = prompt.images.clone());

@@ -10,6 +10,8 @@ pub(crate) enum Object {
     Message,
     /// A part of a message's content.
     Part,
+    /// A question of a decision, and its options.
+    Question,
     /// A tool that is offered.
     Tool,
     /// The function of an offered tool.

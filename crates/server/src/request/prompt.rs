@@ -2,10 +2,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tern::engine::{EngineError, Images};
 use tern::text::{Markup, TemplateError};
-use tern::{ChatEnd, Error, Message};
+use tern::{ChatEnd, Error, Message, RenderedChat, ThinkingBudget};
 
 use crate::Config;
 use crate::http::error::{ApiError, Result};
@@ -15,7 +15,7 @@ use crate::request::conversation;
 use crate::request::encode::Encoder;
 use crate::request::images;
 use crate::request::params::Params;
-use crate::request::template_variables;
+use crate::request::template_variables::{self, TemplateVariables};
 use crate::request::tools::Tools;
 
 /// A conversation and the rules for its tools.
@@ -23,6 +23,7 @@ pub(crate) struct Chat {
     /// With the offered tools, if they are enabled.
     conversation: tern::Chat,
     pub(crate) tools: Tools,
+    variables: TemplateVariables,
 }
 
 /// A rendered and tokenized conversation.
@@ -64,19 +65,27 @@ impl Chat {
         messages: Vec<Message>,
         tools: Tools,
         offered: Vec<Value>,
-        template_variables: Map<String, Value>,
+        variables: TemplateVariables,
     ) -> Chat {
         let conversation = tern::Chat {
             tools: if tools.enabled() { offered } else { vec![] },
-            template_variables,
+            template_variables: variables.values.clone(),
             ..tern::Chat::new(messages)
         };
-        Chat { conversation, tools }
+        Chat { conversation, tools, variables }
     }
 
     /// Whether the model continues the last message.
     pub(crate) fn continues(&self) -> bool {
         self.conversation.end == ChatEnd::LastMessage
+    }
+
+    /// How long the model may reason after this prompt.
+    pub(crate) fn thinking_budget(&self, served: &ServedModel, prompt_tail: &str) -> Option<ThinkingBudget> {
+        let has_variable =
+            |name: &str| served.model.template().is_some_and(|template| template.has_variable(name));
+        let tokens = self.variables.thinking_budget(has_variable)?;
+        served.model.thinking_budget(tokens, prompt_tail)
     }
 
     /// Renders and tokenizes the conversation.
@@ -120,10 +129,17 @@ impl Chat {
 }
 
 fn prompt(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<ChatPrompt> {
+    let mut rendered = render(conversation, encoder)?;
+    let (tokens, images) = images::encode(&mut rendered, encoder)?;
+    Ok(ChatPrompt { tokens, images, tail: rendered.tail().to_owned(), markup: rendered.markup })
+}
+
+/// The text of a conversation.
+pub(crate) fn render(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<RenderedChat> {
     encoder.cancel.check()?;
     let cancel = encoder.cancel.clone();
     let rendered = encoder.served.model.render(conversation, move || cancel.is_cancelled());
-    let mut rendered = rendered.map_err(|error| match error {
+    rendered.map_err(|error| match error {
         Error::NoChatTemplate(_) => {
             let message = "this model has no chat template: use /v1/completions";
             ApiError::bad("messages", message).code("no_chat_template")
@@ -131,9 +147,7 @@ fn prompt(conversation: &tern::Chat, encoder: &Encoder<'_>) -> Result<ChatPrompt
         Error::UnknownCallFormat => ApiError::bad("tools", error.to_string()),
         Error::Template(TemplateError::Cancelled) if encoder.cancel.is_cancelled() => encoder.cancel.error(),
         error => ApiError::bad("messages", error.to_string()),
-    })?;
-    let (tokens, images) = images::encode(&mut rendered, encoder)?;
-    Ok(ChatPrompt { tokens, images, tail: rendered.tail().to_owned(), markup: rendered.markup })
+    })
 }
 
 /// Where the prompt ends: `add_generation_prompt` and `continue_final_message`.

@@ -9,6 +9,9 @@ use crate::models::model::ServedModel;
 use crate::request::ignored::Object;
 use crate::request::params::Params;
 
+/// The variable of the effort of reasoning.
+const EFFORT: &str = "reasoning_effort";
+
 /// The longest effort of reasoning in bytes.
 const MAX_EFFORT: usize = 32;
 
@@ -28,16 +31,52 @@ const SWITCHES: &[Switch] = &[
     Switch { name: "reasoning", value: Value::Bool },
 ];
 
+/// Tokens of reasoning of an effort, for templates that have no variable for it; without a limit for all
+/// others. These are the numbers of Gemini's API.
+const EFFORTS: &[(&str, usize)] = &[("none", 0), ("minimal", 1024), ("low", 1024), ("medium", 8192)];
+
+/// The names of a thinking budget.
+const BUDGETS: &[&str] = &[
+    "max_thinking_tokens",
+    "reasoning_budget_tokens",
+    "thinking_budget",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
+];
+
 /// What a request says about reasoning.
 #[derive(Debug, Default, PartialEq)]
 struct Reasoning {
     /// Whether the model thinks before it answers.
     thinks: Option<bool>,
     effort: Option<String>,
+    /// Tokens after which the reasoning ends.
+    budget: Option<usize>,
+}
+
+/// What the template of a chat is given.
+#[derive(Debug, Default)]
+pub(crate) struct TemplateVariables {
+    pub(crate) values: Map<String, Value>,
+    /// Tokens after which the reasoning of the answer ends.
+    budget: Option<usize>,
+}
+
+impl TemplateVariables {
+    /// Tokens after which the reasoning of the answer ends: those that were requested, or those of an effort
+    /// that the template does not express.
+    pub(crate) fn thinking_budget(&self, has_variable: impl Fn(&str) -> bool) -> Option<usize> {
+        let of_effort = || {
+            let effort = self.values.get(EFFORT)?.as_str()?;
+            let budget = EFFORTS.iter().find(|(name, _)| *name == effort)?.1;
+            (!has_variable(EFFORT)).then_some(budget)
+        };
+        self.budget.or_else(of_effort)
+    }
 }
 
 /// The template's variables: `chat_template_kwargs`, and what the parameters of any API say about reasoning.
-pub(crate) fn take(params: &mut Params, served: &ServedModel, config: &Config) -> Result<Map<String, Value>> {
+pub(crate) fn take(params: &mut Params, served: &ServedModel, config: &Config) -> Result<TemplateVariables> {
     let mut variables = params.object("chat_template_kwargs")?.map(Params::into_map).unwrap_or_default();
     let bytes = Value::from(variables.clone()).to_string().len();
     if bytes > config.max_template_kwargs {
@@ -45,10 +84,23 @@ pub(crate) fn take(params: &mut Params, served: &ServedModel, config: &Config) -
     }
     let reasoning = Reasoning::take(params)?;
     if let Some(effort) = reasoning.effort {
-        variables.entry("reasoning_effort").or_insert(effort.into());
+        variables.entry(EFFORT).or_insert(effort.into());
     }
     if let Some(template) = served.model.template() {
         switch(&mut variables, reasoning.thinks, |name| template.has_variable(name));
+    }
+    Ok(TemplateVariables { values: variables, budget: reasoning.budget })
+}
+
+/// The same for answers that begin without reasoning, unless the request turns it on.
+pub(crate) fn take_answering(
+    params: &mut Params,
+    served: &ServedModel,
+    config: &Config,
+) -> Result<Map<String, Value>> {
+    let mut variables = take(params, served, config)?.values;
+    if let Some(template) = served.model.template() {
+        switch(&mut variables, Some(false), |name| template.has_variable(name));
     }
     Ok(variables)
 }
@@ -64,10 +116,14 @@ fn switch(variables: &mut Map<String, Value>, thinks: Option<bool>, has: impl Fn
 
 impl Reasoning {
     fn take(params: &mut Params) -> Result<Reasoning> {
-        let effort = effort(params.string("reasoning_effort")?, "reasoning_effort")?;
-        let mut taken = Reasoning { thinks: params.bool("enable_thinking")?, effort };
+        let effort = effort(params.string(EFFORT)?, EFFORT)?;
+        let mut taken = Reasoning { thinks: params.bool("enable_thinking")?, effort, budget: None };
+        for name in BUDGETS {
+            let budget = params.integer(name, -1, i64::MAX)?; // -1 is no limit
+            taken.budget = taken.budget.or(budget.and_then(|tokens| usize::try_from(tokens).ok()));
+        }
         taken.or(think(params)?);
-        taken.or(Reasoning { thinks: thinking(params)?, effort: None });
+        taken.or(thinking(params)?);
         taken.or(openrouter(params)?);
         if taken.effort.as_deref() == Some("none") {
             taken.thinks.get_or_insert(false);
@@ -79,6 +135,7 @@ impl Reasoning {
     fn or(&mut self, other: Reasoning) {
         self.thinks = self.thinks.or(other.thinks);
         self.effort = self.effort.take().or(other.effort);
+        self.budget = self.budget.or(other.budget);
     }
 }
 
@@ -95,21 +152,21 @@ fn effort(given: Option<String>, name: &str) -> Result<Option<String>> {
 fn think(params: &mut Params) -> Result<Reasoning> {
     match params.take("think") {
         None => Ok(Reasoning::default()),
-        Some(Value::Bool(thinks)) => Ok(Reasoning { thinks: Some(thinks), effort: None }),
+        Some(Value::Bool(thinks)) => Ok(Reasoning { thinks: Some(thinks), ..Reasoning::default() }),
         Some(Value::String(word)) => {
             let thinks = Some(word != "none");
-            Ok(Reasoning { thinks, effort: effort(Some(word), "think")? })
+            Ok(Reasoning { thinks, effort: effort(Some(word), "think")?, budget: None })
         }
         Some(other) => Err(ApiError::expected("think", "true, false or an effort", &other)),
     }
 }
 
 /// `thinking` of Anthropic's API, or a flag.
-fn thinking(params: &mut Params) -> Result<Option<bool>> {
+fn thinking(params: &mut Params) -> Result<Reasoning> {
     if let Some(Value::Bool(_)) = params.peek("thinking") {
-        return params.bool("thinking");
+        return Ok(Reasoning { thinks: params.bool("thinking")?, ..Reasoning::default() });
     }
-    let Some(mut thinking) = params.object("thinking")? else { return Ok(None) };
+    let Some(mut thinking) = params.object("thinking")? else { return Ok(Reasoning::default()) };
     let kind = thinking.required_string("type")?;
     let thinks = match kind.as_str() {
         "enabled" => Some(true),
@@ -120,10 +177,10 @@ fn thinking(params: &mut Params) -> Result<Option<bool>> {
             return Err(ApiError::expected("thinking.type", expected, &kind.into()));
         }
     };
-    thinking.integer("budget_tokens", 0, i64::MAX)?;
+    let budget = thinking.integer("budget_tokens", 0, i64::MAX)?.map(|tokens| tokens as usize);
     thinking.string("display")?;
     thinking.finish(Object::Reasoning, &[])?;
-    Ok(thinks)
+    Ok(Reasoning { thinks, effort: None, budget })
 }
 
 /// `reasoning`, in the forms of OpenAI's Responses API and of OpenRouter.
@@ -134,10 +191,10 @@ fn openrouter(params: &mut Params) -> Result<Reasoning> {
     if thinks == Some(false) {
         effort.get_or_insert_with(|| "none".into());
     }
-    reasoning.integer("max_tokens", 1, i64::MAX)?;
+    let budget = reasoning.integer("max_tokens", 1, i64::MAX)?.map(|tokens| tokens as usize);
     reasoning.bool("exclude")?;
     reasoning.finish(Object::Reasoning, &[])?;
-    Ok(Reasoning { thinks, effort })
+    Ok(Reasoning { thinks, effort, budget })
 }
 
 #[cfg(test)]
@@ -186,11 +243,19 @@ mod tests {
 
     #[test]
     fn every_api_says_it_in_its_own_way() {
-        let says = |thinks, effort: Option<&str>| Reasoning { thinks, effort: effort.map(str::to_owned) };
+        let says = |thinks, effort: Option<&str>| Reasoning {
+            thinks,
+            effort: effort.map(str::to_owned),
+            budget: None,
+        };
+        let budget = |thinks, budget| Reasoning { thinks, effort: None, budget: Some(budget) };
         for (body, want) in [
             (json!({}), says(None, None)),
             (json!({"enable_thinking": false}), says(Some(false), None)),
-            (json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}), says(Some(true), None)),
+            (json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}), budget(Some(true), 1024)),
+            (json!({"max_thinking_tokens": 7, "enable_thinking": true}), budget(Some(true), 7)),
+            (json!({"thinking_token_budget": -1}), says(None, None)),
+            (json!({"reasoning": {"max_tokens": 7}}), budget(None, 7)),
             (json!({"thinking": {"type": "adaptive"}}), says(None, None)),
             (json!({"thinking": false}), says(Some(false), None)),
             (json!({"think": true}), says(Some(true), None)),
@@ -204,5 +269,23 @@ mod tests {
             assert_eq!(Reasoning::take(&mut params).unwrap(), want, "{body}");
             params.finish(Object::Body, &[]).unwrap();
         }
+    }
+
+    #[test]
+    fn an_effort_is_a_budget_for_templates_without_a_variable() {
+        let variables = |effort: &str, budget| TemplateVariables {
+            values: [("reasoning_effort".to_owned(), effort.into())].into_iter().collect(),
+            budget,
+        };
+        for (effort, budget, known, want) in [
+            ("low", None, false, Some(1024)),
+            ("low", None, true, None),
+            ("high", None, false, None),
+            ("none", None, false, Some(0)),
+            ("low", Some(5), true, Some(5)),
+        ] {
+            assert_eq!(variables(effort, budget).thinking_budget(|_| known), want, "{effort} {known}");
+        }
+        assert_eq!(TemplateVariables::default().thinking_budget(|_| false), None);
     }
 }

@@ -72,11 +72,11 @@ pub(super) async fn vectors(
     log: &RequestLog,
     requests: Vec<Request>,
 ) -> Result<Vec<Vec<f32>>> {
-    let of = |event: Event| match event {
+    let take = |before, event: Event| match event {
         Event::Embedding(vector) => Some(tern::normalized(vector)),
-        _ => None,
+        _ => before,
     };
-    results(app, served, log, requests, 1, of).await
+    results(app, served, log, requests, 1, take).await
 }
 
 /// Shortens vectors to the requested number of dimensions, as models with nested representations allow, and

@@ -1,7 +1,7 @@
 //! `/v1/responses`: OpenAI's newer API, with items instead of messages and an optional
 //! store of earlier responses.
 
-mod input;
+pub(super) mod input;
 mod reply;
 mod request;
 mod tools;

@@ -9,23 +9,23 @@ use crate::models::model::ServedModel;
 use crate::request::clients;
 use crate::state::{App, Stop};
 
-/// One result per request, taken from its events by `of`. `group` consecutive requests share a prompt.
-pub(super) async fn results<T: Clone>(
+/// One result per request, collected from its events by `take`. `group` consecutive requests share the
+/// beginning of a prompt, which is computed once.
+pub(super) async fn results<T>(
     app: &App,
     served: &ServedModel,
     log: &RequestLog,
     requests: Vec<Request>,
     group: usize,
-    of: fn(Event) -> Option<T>,
+    take: fn(Option<T>, Event) -> Option<T>,
 ) -> Result<Vec<T>> {
-    log.fields().prompt_tokens =
-        requests.iter().step_by(group.max(1)).map(|request| request.prompt.len()).sum();
+    log.fields().prompt_tokens = requests.iter().map(|request| request.prompt.len()).sum();
     let mut requests = requests;
     for request in &mut requests {
         request.client = clients::client(log.sender.number(), request.client);
         request.priority = log.sender.priority(request.priority);
     }
-    let work = run(app, served, requests, group, of);
+    let work = run(app, served, requests, group, take);
     let results = match log.deadline(app.config.request_timeout) {
         None => work.await?,
         Some(at) => match tokio::time::timeout_at(at.into(), work).await {
@@ -37,14 +37,14 @@ pub(super) async fn results<T: Clone>(
     Ok(results)
 }
 
-async fn run<T: Clone>(
+async fn run<T>(
     app: &App,
     served: &ServedModel,
     requests: Vec<Request>,
     group: usize,
-    of: fn(Event) -> Option<T>,
+    take: fn(Option<T>, Event) -> Option<T>,
 ) -> Result<Vec<T>> {
-    let mut results = vec![None; requests.len()];
+    let mut results: Vec<Option<T>> = requests.iter().map(|_| None).collect();
     let streams = ChoiceStreams::start(served.model.handle(), requests, group);
     let mut streams = streams.map_err(|error| app.refusal(error))?;
     let mut stop = std::pin::pin!(app.stopped(Stop::Now));
@@ -59,7 +59,7 @@ async fn run<T: Clone>(
                 return results.into_iter().collect::<Option<_>>().ok_or_else(ApiError::shutting_down);
             }
             Some((_, Event::Failed(error))) => return Err(error.into()),
-            Some((at, event)) => results[at] = of(event).or(results[at].take()),
+            Some((at, event)) => results[at] = take(results[at].take(), event),
         }
     }
 }

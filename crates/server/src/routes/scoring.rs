@@ -106,17 +106,15 @@ impl Scoring {
                 return Ok(vectors.chunks_exact(2).map(dot).collect());
             }
         };
-        let count = pairs.len();
-        let requests: Vec<Request> = pairs.into_iter().flat_map(|pair| model.score_requests(pair)).collect();
-        let each = requests.len() / count.max(1);
-        let of = |event: Event| ScoreResult::of(&event);
-        let results = results(app, served, log, requests, each, of).await?;
-        let score = |results: &[ScoreResult]| match model.score(results) {
+        let requests = pairs.into_iter().map(|pair| model.score_request(pair)).collect();
+        let take = |before, event: Event| ScoreResult::of(&event).or(before);
+        let results = results(app, served, log, requests, 1, take).await?;
+        let score = |result: &ScoreResult| match model.score(result) {
             Ok(score) if raw || !model.scores_are_logits() => Ok(score),
             Ok(logit) => Ok(1.0 / (1.0 + (-logit).exp())),
             Err(_) => Err(ApiError::internal()),
         };
-        results.chunks(each.max(1)).map(score).collect()
+        results.iter().map(score).collect()
     }
 }
 

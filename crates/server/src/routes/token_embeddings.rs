@@ -37,11 +37,11 @@ pub(super) async fn embedding(
     let (served, job) = app.prepare(&log, body, prepare).await?;
     let each = served.model.pooling() == Pooling::None; // a vector per token
     let rows: Vec<usize> = job.requests.iter().map(|r| if each { r.prompt.len() } else { 1 }).collect();
-    let of = |event: Event| match event {
+    let take = |before, event: Event| match event {
         Event::Embedding(vector) => Some(vector),
-        _ => None,
+        _ => before,
     };
-    let vectors = results(&app, &served, &log, job.requests, 1, of).await?;
+    let vectors = results(&app, &served, &log, job.requests, 1, take).await?;
     let texts = (0..).zip(vectors.iter().zip(rows));
     let entry = |(index, (vector, rows)): (usize, (&Vec<f32>, usize))| json!({"index": index, "embedding": split(vector, rows, job.normalize)});
     Ok(super::json(&Value::Array(texts.map(entry).collect())))

@@ -4,6 +4,7 @@ mod batches;
 pub(crate) mod chat;
 mod cohere;
 mod completions;
+mod decisions;
 mod infill;
 mod messages;
 mod ollama;

@@ -1,6 +1,8 @@
 //! Decoders with experts and plain attention.
 
-use super::super::family::Kind::{OptionalUint, Uint};
+use serde_json::Value as Json;
+
+use super::super::family::Kind::{OptionalFloat, OptionalUint, Uint};
 use super::super::family::{EXPERT_KEYS, Family, PAIRED_HEADS, key, rule};
 use super::super::import::{Import, shape_error};
 use super::super::matrix::Matrix;
@@ -78,6 +80,140 @@ pub(crate) static GPT_OSS: Family = Family {
     },
 };
 
+pub(crate) static OLMOE: Family = Family {
+    names: &["OlmoeForCausalLM"],
+    arch: "olmoe",
+    keys: &[EXPERT_KEYS, &[key("intermediate_size", "expert_feed_forward_length", Uint)]],
+    tensors: &[],
+    prepare: |import| {
+        if import.config.optional_f64("clip_qkv")?.is_some() {
+            return Err(import.config.wrong("clip_qkv", "null"));
+        }
+        import.set("expert_gating_func", Value::Uint(SOFTMAX));
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
+pub(crate) static MINIMAX_M2: Family = Family {
+    names: &["MiniMaxM2ForCausalLM"],
+    arch: "minimax-m2",
+    keys: &[
+        EXPERT_KEYS,
+        &[
+            key("intermediate_size", "expert_feed_forward_length", Uint),
+            key("rotary_dim", "rope.dimension_count", OptionalUint),
+        ],
+    ],
+    tensors: &[&[
+        rule("layers.block_sparse_moe.gate", "ffn_gate_inp"),
+        rule("layers.block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias"),
+        rule("layers.block_sparse_moe.experts.*.w1", "ffn_gate_exps"),
+        rule("layers.block_sparse_moe.experts.*.w3", "ffn_up_exps"),
+        rule("layers.block_sparse_moe.experts.*.w2", "ffn_down_exps"),
+    ]],
+    prepare: |import| {
+        import.want_text("scoring_func", "sigmoid")?;
+        import.set("expert_gating_func", Value::Uint(SIGMOID));
+        Ok(())
+    },
+};
+
+pub(crate) static HUNYUAN_MOE: Family = Family {
+    names: &["HunYuanMoEV1ForCausalLM"],
+    arch: "hunyuan-moe",
+    keys: &[&[key("num_experts", "expert_count", Uint)]],
+    tensors: &[&[
+        rule("layers.self_attn.query_layernorm", "attn_q_norm"),
+        rule("layers.self_attn.key_layernorm", "attn_k_norm"),
+        rule("layers.mlp.gate.wg", "ffn_gate_inp"),
+        rule("layers.mlp.shared_mlp.gate_proj", "ffn_gate_shexp"),
+        rule("layers.mlp.shared_mlp.up_proj", "ffn_up_shexp"),
+        rule("layers.mlp.shared_mlp.down_proj", "ffn_down_shexp"),
+    ]],
+    prepare: |import| {
+        let used = import.same_in_all_layers("moe_topk")?;
+        let used = used.ok_or_else(|| import.config.missing("moe_topk"))?;
+        let ff = match import.same_in_all_layers("moe_intermediate_size")? {
+            Some(ff) => ff,
+            None => import.config.usize("intermediate_size")?,
+        };
+        let shared = import.same_in_all_layers("num_shared_expert")?.unwrap_or(1);
+        import.set("expert_used_count", Value::Uint(used));
+        import.set("expert_feed_forward_length", Value::Uint(ff));
+        import.set("expert_shared_feed_forward_length", Value::Uint(ff.saturating_mul(shared)));
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
+pub(crate) static ERNIE_MOE: Family = Family {
+    names: &["Ernie4_5_MoeForCausalLM"],
+    arch: "ernie4_5-moe",
+    keys: &[&[
+        key("moe_num_experts", "expert_count", Uint),
+        key("moe_k", "expert_used_count", Uint),
+        key("moe_intermediate_size", "expert_feed_forward_length", Uint),
+        key("moe_num_shared_experts", "expert_shared_count", OptionalUint),
+        key("moe_layer_start_index", "leading_dense_block_count", OptionalUint),
+        key("moe_layer_interval", "interleave_moe_layer_step", OptionalUint),
+    ]],
+    tensors: &[&[rule("layers.mlp.moe_statics.e_score_correction_bias", "exp_probs_b.bias")]],
+    prepare: |import| {
+        let last = import.layers()? - 1;
+        match import.config.get("moe_layer_end_index").and_then(Json::as_i64) {
+            Some(end) if end >= 0 && end as u64 != last => {
+                Err(import.config.wrong("moe_layer_end_index", &format!("the last layer, {last}, or -1")))
+            }
+            _ => import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj"),
+        }
+    },
+};
+
+pub(crate) static EXAONE_MOE: Family = Family {
+    names: &["ExaoneMoeForCausalLM"],
+    arch: "exaone-moe",
+    keys: &[EXPERT_KEYS, &[key("num_shared_experts", "expert_shared_count", OptionalUint)]],
+    tensors: &[&[rule("layers.mlp.e_score_correction_bias", "exp_probs_b.bias")]],
+    prepare: |import| {
+        import.set("expert_gating_func", Value::Uint(SIGMOID));
+        import.set_window(4)?;
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
+pub(crate) static HY_V3: Family = Family {
+    names: &["HYV3ForCausalLM"],
+    arch: "hy_v3",
+    keys: &[
+        EXPERT_KEYS,
+        &[
+            key("num_shared_experts", "expert_shared_count", OptionalUint),
+            key("router_scaling_factor", "expert_weights_scale", OptionalFloat),
+        ],
+    ],
+    tensors: &[&[
+        rule("layers.mlp.router.gate", "ffn_gate_inp"),
+        rule("layers.mlp.expert_bias", "exp_probs_b.bias"),
+        rule("layers.mlp.shared_mlp.gate_proj", "ffn_gate_shexp"),
+        rule("layers.mlp.shared_mlp.up_proj", "ffn_up_shexp"),
+        rule("layers.mlp.shared_mlp.down_proj", "ffn_down_shexp"),
+    ]],
+    prepare: |import| {
+        import.set("expert_gating_func", Value::Uint(SIGMOID));
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
+pub(crate) static MELLUM: Family = Family {
+    names: &["MellumForCausalLM"],
+    arch: "mellum",
+    keys: &[EXPERT_KEYS],
+    tensors: &[],
+    prepare: |import| {
+        import.set_window(4)?;
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
 /// The bound of the activation, a constant of Maple's code.
 const MAPLE_CLAMP: f32 = 7.0;
 
@@ -118,6 +254,18 @@ pub(crate) static MAPLE: Family = Family {
 };
 
 impl Import {
+    /// A number, or a list of one per layer that must be equal.
+    fn same_in_all_layers(&self, key: &str) -> Result<Option<u64>, FormatError> {
+        if !matches!(self.config.get(key), Some(Json::Array(_))) {
+            return self.config.optional_usize(key);
+        }
+        let listed = self.config.optional_usizes(key)?.unwrap_or_default();
+        match listed.split_first() {
+            Some((first, others)) if others.iter().all(|other| other == first) => Ok(Some(*first)),
+            _ => Err(self.config.wrong(key, "the same number for all layers")),
+        }
+    }
+
     /// Refuses models in which some layers have no experts.
     pub(super) fn check_all_experts(&self) -> Result<(), FormatError> {
         if self.config.optional_usize("decoder_sparse_step")?.unwrap_or(1) != 1 {

@@ -55,7 +55,7 @@ pub(super) fn take(preparation: &Preparation<'_>, answers: bool) -> Result<Messa
     let messages = input::messages(system, messages, &params)?;
     let (tools, offered) = tools(&mut params, config)?;
     let mut variables = template_variables::take(&mut params, served, config)?;
-    let grammar = output_config(&mut params, &mut variables)?;
+    let grammar = output_config(&mut params, &mut variables.values)?;
     let options = Options::take(&mut params, served, config, &model)?;
     params.finish(Object::Body, REFUSED)?;
     let chat = Chat::new(messages, tools, offered, variables);

@@ -14,7 +14,7 @@ use crate::request::params::Params;
 use crate::response_store::KeyResponses;
 
 /// The items of `input`, each with an id; a text becomes a message of the user. References are resolved.
-pub(super) fn items(input: Value, store: &KeyResponses) -> Result<Vec<Value>> {
+pub(in crate::routes) fn items(input: Value, store: &KeyResponses) -> Result<Vec<Value>> {
     let items = match input {
         Value::String(text) => {
             vec![
@@ -58,7 +58,11 @@ fn with_id(mut item: Value, at: usize, store: &KeyResponses) -> Result<Value> {
 }
 
 /// The messages of a conversation that begins with `instructions`.
-pub(super) fn messages(instructions: Option<&str>, items: &[Value], body: &Params) -> Result<Vec<Message>> {
+pub(in crate::routes) fn messages(
+    instructions: Option<&str>,
+    items: &[Value],
+    body: &Params,
+) -> Result<Vec<Message>> {
     let mut conversation = Conversation { values: Values::new(), messages: vec![], reasoning: None };
     conversation.messages.extend(instructions.map(Message::system));
     for (at, item) in items.iter().enumerate() {
@@ -190,10 +194,17 @@ fn content_of(content: Value, member: &str, item: &Params) -> Result<Message> {
         match kind.as_str() {
             "input_text" | "output_text" | "text" => out.push_text(&part.required_string("text")?),
             "refusal" => out.push_text(&part.required_string("refusal")?),
+            "input_json" => match part.take("data") {
+                Some(data @ (Value::Object(_) | Value::Array(_))) => out.push_text(&data.to_string()),
+                other => {
+                    let (name, other) = (part.name("data"), other.unwrap_or_default());
+                    return Err(ApiError::expected(&name, "an object or an array of objects", &other));
+                }
+            },
             "input_image" => out.push_image(images::of_part(&mut part)?),
             _ => {
                 let name = part.name("type");
-                let message = format!("{name}: only text and images are supported, got {kind:?}");
+                let message = format!("{name}: only text, JSON and images are supported, got {kind:?}");
                 return Err(ApiError::bad(name, message));
             }
         }
@@ -270,7 +281,7 @@ mod tests {
             ),
             (
                 json!([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]),
-                "input[0].content[0].type: only text and images are supported, got \"input_file\"",
+                "input[0].content[0].type: only text, JSON and images are supported, got \"input_file\"",
             ),
             (
                 json!([{"role": "user", "content": [{"type": "input_image", "detail": "auto", "image_url": "http://x/"}]}]),

@@ -278,6 +278,34 @@ fn reasoning_is_separated() {
 }
 
 #[test]
+fn a_budget_ends_reasoning_and_the_answer_follows() {
+    let site = hermes();
+    let said = "Hm, what is it? I do not know it yet, but I shall think of it. Yes, that is it.";
+    let answer = |budget: Value| {
+        let mut more = json!({"enable_thinking": true});
+        more.as_object_mut().unwrap().extend(budget.as_object().unwrap().clone());
+        let reply = site.chat(said, more);
+        let message = choice(&reply)["message"].clone();
+        let reasoning = reply.json()["usage"]["completion_tokens_details"]["reasoning_tokens"].clone();
+        (message["reasoning_content"].clone(), message["content"].clone(), reasoning)
+    };
+    let unlimited = answer(json!({"max_thinking_tokens": -1}));
+    assert_eq!(unlimited.0, said);
+    for name in ["max_thinking_tokens", "thinking_budget", "thinking_token_budget", "thinking_budget_tokens"]
+    {
+        let (reasoning, content, _) = answer(json!({(name): 3}));
+        let whole = [&reasoning, &content].map(|text| text.as_str().unwrap().to_owned());
+        assert!(!whole[0].is_empty() && !whole[1].is_empty(), "{name}: {whole:?}");
+        assert!(whole[0].len() < said.len(), "{name}: {whole:?}");
+    }
+    let few = answer(json!({"thinking": {"type": "enabled", "budget_tokens": 3}}));
+    assert_eq!(few, answer(json!({"reasoning": {"max_tokens": 3}})));
+    let none = answer(json!({"max_thinking_tokens": 0}));
+    assert!(none.0.is_null() || none.0 == "", "{none:?}");
+    assert_ne!(none.1, "");
+}
+
+#[test]
 fn constraints_apply_after_reasoning() {
     let site = hermes();
     let schema = json!({
