@@ -189,6 +189,7 @@ class Page:
         """Stores a conversation and opens it."""
         name = self.run(
             """const { store, openStore } = await page("store.js");
+            if (args[2]) await openStore(() => {}); // scripts of Firefox's driver have separate modules
             const { newId } = await page("memory.js");
             const id = newId(), now = Date.now();
             let parent = "";
@@ -199,7 +200,7 @@ class Page:
             });
             await store.putAll({ id, title: "", pinned: false, created: now, updated: now, leaf: parent, settings: args[1] ?? {} }, messages);
             return id;""",
-            messages, settings,
+            messages, settings, self.browser == "firefox",
         )  # fmt: skip
         self.open(f"#{name}")
         self.until(lambda: self.count(".message"), "the conversation is shown")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import mimetypes
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -112,6 +113,10 @@ class Proxy(ThreadingHTTPServer):
         self.files = files
         self.scripted: list[Script] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}{self.prefix}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if not isinstance(sys.exception(), ConnectionError):  # a client that has gone is no error
+            super().handle_error(request, client_address)
 
     def __enter__(self) -> Proxy:
         threading.Thread(target=self.serve_forever, daemon=True).start()
