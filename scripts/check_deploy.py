@@ -147,6 +147,41 @@ def check_overlays():
         fail("deploy/ray/rayservice.yaml", "serveConfigV2 has no applications")
 
 
+def rendered_chart(folder):
+    """The objects of the chart as helm renders them, for the few expressions that its templates have."""
+    import yaml
+
+    subprocess.run([sys.executable, ROOT / "scripts/helm_chart.py", folder], check=True)
+    chart, values = (yaml.safe_load((folder / name).read_text()) for name in ("Chart.yaml", "values.yaml"))
+    scope = {"Values": values, "Chart": {"AppVersion": chart["appVersion"]}, "Release": {"Name": "mine"}}
+
+    def value(text):
+        found = scope
+        for name in text.removeprefix(".").split("."):
+            found = found[name]
+        return found
+
+    def expression(found):
+        kind = re.fullmatch(r"(toJson )?(\.[\w.]+)(?: \| default (\.[\w.]+))?", found[1])
+        if not kind:
+            fail("chart", f"{found[0]}: not an expression that is known here")
+            return ""
+        result = value(kind[2]) or (value(kind[3]) if kind[3] else value(kind[2]))
+        return json.dumps(result) if kind[1] else str(result)
+
+    texts = [path.read_text() for path in sorted((folder / "templates").iterdir())]
+    return [yaml.safe_load(re.sub(r"{{ (.*?) }}", expression, text)) for text in texts]
+
+
+def check_chart():
+    with tempfile.TemporaryDirectory() as folder:
+        objects = rendered_chart(Path(folder))
+    for found in objects:
+        check_object(found, "chart")
+    check_references(objects, "chart")
+    print(f"chart: {len(objects)} objects")
+
+
 def check_metrics():
     """Every metric that a rule, a dashboard or a scaler names is one that the server has."""
     source = (ROOT / "crates/server/src/metrics.rs").read_text()
@@ -266,6 +301,7 @@ def main():
     validates = has("kubernetes-validate", package())
     if has("kubectl", shutil.which("kubectl")) and validates:
         check_overlays()
+        check_chart()
     if has("promtool", shutil.which("promtool")) and validates:
         check_rules()
     if errors:

@@ -76,10 +76,12 @@ def test_the_interpreter_runs_while_a_model_works(stories):
     ticking.start()
     begin = time.monotonic()
     stories.generate(["Once"] * 64, max_tokens=64, ignore_eos=True)
+    took = time.monotonic() - begin
     during = [tick for tick in ticks if tick > begin]
     end.set()
     ticking.join()
-    assert len(during) > 10 and max(b - a for a, b in zip(during, during[1:])) < 0.5
+    # a lock that is held would leave one gap as long as the work; a busy machine has short ones
+    assert len(during) > 10 and max(b - a for a, b in zip(during, during[1:])) < max(0.5, took / 4)
 
 
 def test_ctrl_c_ends_a_request_and_the_model_lives_on():

@@ -363,6 +363,45 @@ def test_lines_of_batch_files(cluster):
     assert "temperature" in rows[1]["error"] and "no JSON" in rows[4]["error"]
 
 
+def test_a_file_of_requests_has_the_same_results_with_and_without_ray(cluster, tern, tmp_path):
+    from tern_llm.ray import Batch
+
+    texts = [f"The number {n} is" for n in range(40)] + ["word " * 3000]
+    lines = [
+        json.dumps(
+            {
+                "custom_id": f"row-{n}",
+                "method": "POST",
+                "url": "/v1/completions",
+                "body": {"model": "stories", "prompt": text, "max_tokens": 6, "seed": n, "temperature": 0.9},
+            }
+        )
+        for n, text in enumerate(texts)
+    ]
+    file, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    tern("batch", str(file), str(output), "--device", "cpu", "-q")
+    results = [output, output.with_name("out.errors.jsonl")]
+    want = {one["custom_id"]: one for path in results for one in map(json.loads, path.open())}
+    assert len(want) == len(texts)
+
+    out = ray.data.read_text(str(file)).map_batches(
+        Batch,
+        fn_constructor_kwargs={"model": "stories", "method": "lines", "load": {"device": "cpu"}},
+        compute=ray.data.ActorPoolStrategy(size=1),
+        batch_size=16,
+        num_cpus=1,
+    )
+    got = {row["custom_id"]: json.loads(row["line"]) for row in out.take_all()}
+    assert got.keys() == want.keys()
+    for name, one in want.items():
+        other = got[name]["response"]
+        assert other["status_code"] == one["response"]["status_code"], name
+        for member in ("choices", "usage", "error"):
+            assert other["body"].get(member) == one["response"]["body"].get(member), name
+    assert want["row-40"]["response"]["status_code"] == 400
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -27,14 +27,14 @@ class LoadOptions(TypedDict, total=False):
     threads: int | None
     #: the same text whatever else runs, also on a GPU, where it costs speed
     reproducible: bool | None
-    #: where guessed tokens come from (speculative decoding): ``auto``, ``suffix`` or ``off``
-    speculate: str | None
-    #: guessed tokens per sequence and step
-    draft_max: int | None
     #: tokens of a sequence, prompt and answer together; what the model was trained for if not set
     context: int | None
     #: where the weights of experts are: ``auto``, ``device``, ``cpu`` or ``cpu:N``
     experts: str | None
+    #: where guessed tokens come from (speculative decoding): ``auto``, ``suffix`` or ``off``
+    speculate: str | None
+    #: guessed tokens per sequence and step
+    draft_max: int | None
     #: the type of cached keys and values
     kv: Literal["f16", "int8", "fp8"] | None
     #: pages of the KV cache, of 32 tokens
