@@ -39,8 +39,8 @@ const BATCH: [&str; 8] = ["batch", "in.jsonl", "out.jsonl", "--device", "cpu", "
 #[test]
 fn results_have_the_order_of_the_requests_and_errors_their_own_file() {
     let home = Home::new();
-    let good = json!({"prompt": PROMPT, "max_tokens": 26, "temperature": 0});
-    let bad = json!({"prompt": PROMPT, "max_tokens": 26, "temprature": 0});
+    let good = json!({"prompt": PROMPT, "max_tokens": 29, "temperature": 0});
+    let bad = json!({"prompt": PROMPT, "max_tokens": 29, "temprature": 0});
     let text =
         line("long", good) + "\n" + &line("bad", bad) + &lines(6, 3).replace("\"model\":\"stories\",", "");
     fs::write(home.path("in.jsonl"), text).unwrap();

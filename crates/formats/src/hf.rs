@@ -38,6 +38,10 @@ use crate::{Access, Checkpoint, FolderError, FormatError, Metadata, Value, safet
 /// The key of the number of quantised matrices that no block format has exactly: they are F16, rounded.
 pub const ROUNDED: &str = "tern.rounded_matrices";
 
+/// The key of the names in `config.json` that nothing has read, though they may change what the model
+/// computes.
+pub const UNREAD: &str = "tern.unread_config_keys";
+
 /// The `tokenizer.*` keys of a folder with a `tokenizer.json`, with nothing else of the model.
 pub fn folder_tokenizer(folder: &Path) -> Result<Metadata, FormatError> {
     let config = Config::read(folder, "config.json")?.unwrap_or_default();
@@ -79,6 +83,10 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
     sentence::import(folder, access, &mut import)?;
     let rows = import.tensors.get("token_embd.weight").map_or(0, |t| t.rows());
     tokenizer::import(folder, &mut import, rows)?;
+    let unread = import.config.unread();
+    if !unread.is_empty() {
+        import.metadata.insert(UNREAD, Value::Strings(unread));
+    }
     let Import { metadata, tensors, .. } = import;
     Ok(Checkpoint { metadata, tensors, dialect: Dialect::Ggml, files })
 }

@@ -37,7 +37,7 @@ pub use convert::{Conversion, ConvertedFile, TargetTensor};
 pub use error::{FormatError, KeyError, SplitError, TensorError};
 pub use export_error::{ConversionError, ExportError, TensorExport};
 pub use folder_error::FolderError;
-pub use hf::{ExportedFolder, FolderExport, ROUNDED, folder_tokenizer};
+pub use hf::{ExportedFolder, FolderExport, ROUNDED, UNREAD, folder_tokenizer};
 pub use metadata::{Metadata, MetadataError, Value};
 pub use shown::{escaped, shown};
 pub use tensor::Tensor;

@@ -431,6 +431,24 @@ fn the_number_of_rounded_matrices_is_a_key() {
 }
 
 /// The model of [`folder`] as a GGUF file would have it, with another value of one key.
+#[test]
+fn keys_of_a_configuration_that_nothing_reads_are_named() {
+    let folder = folder();
+    let unread = || Checkpoint::open(folder.path()).unwrap().metadata.get(tern_formats::UNREAD).cloned();
+    assert_eq!(unread(), None);
+    let mut config = config();
+    config["initializer_range"] = json!(0.02); // of training
+    config["no_such_feature"] = json!(false); // off
+    config["hidden_act"] = json!("silu"); // as it is computed
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    assert_eq!(unread(), None);
+    config["logit_multiplier"] = json!(0.5);
+    config["hidden_act"] = json!("relu2");
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let want = ["hidden_act", "logit_multiplier"].map(String::from).into();
+    assert_eq!(unread(), Some(Key::Strings(want)));
+}
+
 fn model_with(key: &str, value: Key) -> Checkpoint {
     let mut model = Checkpoint::open(folder().path()).unwrap();
     model.metadata.insert(key, value);

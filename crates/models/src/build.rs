@@ -50,6 +50,8 @@ pub struct Build<'a> {
     pub(crate) vectors: Option<Vectors>,
     /// Rows of images take the place of tokens.
     pub(crate) sees: bool,
+    /// Norms are layer norms, with biases if the source has them.
+    pub(crate) layer_norms: bool,
 }
 
 impl<'a> Build<'a> {
@@ -66,6 +68,7 @@ impl<'a> Build<'a> {
             pooling: None,
             vectors: None,
             sees: false,
+            layer_norms: false,
         }
     }
 
@@ -123,8 +126,12 @@ impl<'a> Build<'a> {
         self.norm(x, norm, self.config.width)
     }
 
-    /// RMS norm over groups of `len` columns. Files of Falcon H1 have a tensor without the suffix.
+    /// The architecture's kind of norm over groups of `len` columns. Files of Falcon H1 have a tensor without
+    /// the suffix.
     pub(crate) fn norm(&mut self, x: Val, name: &str, len: usize) -> Result<Val, ModelError> {
+        if self.layer_norms {
+            return self.layer_norm(x, name, len);
+        }
         let tensor = if self.has(name) { name.into() } else { format!("{name}.weight") };
         let weight = self.graph.vector(tensor, len)?;
         Ok(self.graph.norm(x, weight, self.config.eps)?)

@@ -9,6 +9,6 @@ mod pooling;
 mod rope;
 
 pub(crate) use attention_style::{AttentionStyle, HeadShape, Latent, QkNorm};
-pub(crate) use blocks::{LayerStyle, ends_run};
+pub(crate) use blocks::{LayerStyle, Ungated, ends_run};
 pub(crate) use experts::ExpertStyle;
 pub use pooling::{VectorKind, Vectors};

@@ -1,6 +1,5 @@
 //! Decisions against the probabilities of transformers (`scripts/oracle/transformers/decisions.py`), and
 //! alone against the same among other work.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::path::PathBuf;
 use std::thread;

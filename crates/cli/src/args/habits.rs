@@ -54,7 +54,7 @@ const HABITS: &[Habit] = &[
     habit(&["-j", "--json-schema", "--format"],
         "a server takes JSON schemas as `response_format`; `run` has --grammar-file, and --json prints an object"),
     habit(&["-r", "--reverse-prompt"], "use --stop TEXT of `run`"),
-    habit(&["-md", "--model-draft", "--draft-max", "--spec-draft-model", "--speculative-config"],
+    habit(&["-md", "--model-draft", "--spec-draft-model", "--speculative-config"],
         "speculative decoding with a draft model is not supported"),
     habit(&["-mm"], "use --mmproj FILE"),
     habit(&["-hff", "--hf-file"], "use -m org/repo:FILE"),

@@ -1,9 +1,11 @@
 //! The JSON files of a folder, with typed lookups whose errors name the file and the key.
 
+use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::limits::MAX_JSON;
 use crate::{FolderError, FormatError, access::open_regular};
@@ -15,7 +17,39 @@ pub(crate) struct Config {
     file: String,
     /// The keys of the language model first, if the object has others too.
     objects: Vec<Map<String, Value>>,
+    /// Keys that were looked up, of all copies.
+    read: Arc<Mutex<HashSet<String>>>,
 }
+
+/// Keys that do not change what a model computes: training, other programs, and tokens, which the tokenizer's
+/// files have too.
+const HARMLESS: &[&str] = &[
+    "architectures",
+    "attention_dropout",
+    "auto_map",
+    "bos_token_id",
+    "dtype",
+    "embd_pdrop",
+    "embedding_dropout",
+    "eos_token_id",
+    "hidden_dropout",
+    "initializer_range",
+    "model_type",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "resid_pdrop",
+    "residual_dropout",
+    "rope_parameters",
+    "rope_scaling",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "sep_token_id",
+    "torch_dtype",
+    "transformers_version",
+    "unsloth_version",
+    "use_cache",
+];
 
 /// A number as large as any.
 const LARGE: &str = "1e300";
@@ -39,12 +73,27 @@ impl Config {
             parsed.map_err(|e| FolderError::NotJson { file: file.into(), why: e.to_string() })?;
         let inner = LANGUAGE.iter().find_map(|key| object.get(*key)?.as_object().cloned());
         let objects = inner.into_iter().chain([object]).collect();
-        Ok(Some(Config { file: file.into(), objects }))
+        Ok(Some(Config { file: file.into(), objects, read: Arc::default() }))
+    }
+
+    /// Keys of the language model that nothing has looked up, though they may change what it computes.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_unread = |(key, value): &(&String, &Value)| {
+            // what is off, or as in nearly all models
+            let is_usual = value.is_null() || *value == false || *value == "silu" || *value == json!([]);
+            !is_usual && !read.contains(*key) && !HARMLESS.contains(&key.as_str())
+        };
+        self.objects.first().into_iter().flatten().filter(is_unread).map(|(key, _)| key.clone()).collect()
     }
 
     /// The value of a key; `null` counts as missing.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
-        self.objects.iter().find_map(|object| object.get(key)).filter(|value| !value.is_null())
+        let found = self.objects.iter().find_map(|object| object.get(key)).filter(|value| !value.is_null());
+        if found.is_some() {
+            self.read.lock().unwrap_or_else(PoisonError::into_inner).insert(key.to_owned());
+        }
+        found
     }
 
     /// All keys and values, those of the language model first.
@@ -56,7 +105,11 @@ impl Config {
     pub(crate) fn object(&self, key: &str) -> Lookup<Option<Config>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         let object = value.as_object().ok_or_else(|| self.wrong(key, "an object"))?;
-        Ok(Some(Config { file: format!("{}: {key}", self.file), objects: vec![object.clone()] }))
+        Ok(Some(Config {
+            file: format!("{}: {key}", self.file),
+            objects: vec![object.clone()],
+            read: Arc::default(),
+        }))
     }
 
     pub(crate) fn optional_usize(&self, key: &str) -> Lookup<Option<u64>> {

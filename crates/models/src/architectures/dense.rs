@@ -1,6 +1,7 @@
 //! Decoders of attention and an MLP in every layer; files of a few of them have experts instead
 //! of the MLP, or beside it.
 
+pub(crate) mod arcee;
 pub(crate) mod bitnet;
 pub(crate) mod ernie;
 pub(crate) mod exaone4;
@@ -19,3 +20,5 @@ pub(crate) mod qwen3;
 pub(crate) mod qwen3vl;
 pub(crate) mod seed_oss;
 pub(crate) mod smollm3;
+pub(crate) mod stablelm;
+pub(crate) mod starcoder2;

@@ -1,6 +1,6 @@
 //! The parts that decoders share: attention and the gated MLP of one layer.
 
-use tern_graph::{Activation, Attention, Pooling, RopeStyle, Temperature, Val};
+use tern_graph::{Activation, Attention, Function, Pooling, RopeStyle, Temperature, Val};
 
 use super::attention_style::{AttentionStyle, HeadShape, QkNorm};
 use super::experts::ExpertStyle;
@@ -229,10 +229,18 @@ impl Build<'_> {
         self.linear(hidden, &down, self.config.width)
     }
 
-    /// The MLP of one layer: experts, or the gated one.
+    /// The MLP of one layer: experts, the one without a gate, or the gated one.
     fn mlp(&mut self, x: Val, layer: usize, style: &LayerStyle) -> Result<Val, ModelError> {
-        match &style.experts {
-            Some(experts) if layer >= experts.first_layer => self.expert_mlp(x, layer, experts),
+        match (&style.experts, style.ungated) {
+            (Some(experts), _) if layer >= experts.first_layer => self.expert_mlp(x, layer, experts),
+            (_, Some(ungated)) => {
+                let up = self.linear(x, &format!("blk.{layer}.ffn_up"), self.config.ff)?;
+                let hidden = match ungated {
+                    Ungated::Relu2 => self.graph.squared_relu(up)?,
+                    Ungated::GeluTanh => self.graph.apply(up, Function::GeluTanh),
+                };
+                self.linear(hidden, &format!("blk.{layer}.ffn_down"), self.config.width)
+            }
             _ => self.gated_mlp(x, layer, style),
         }
     }
@@ -333,6 +341,17 @@ pub(crate) struct LayerStyle {
     pub(crate) experts: Option<ExpertStyle>,
     /// A norm inside the MLP, of the columns that its last matrix reads.
     pub(crate) sub_norm: Option<&'static str>,
+    /// The function of an MLP without a gate.
+    pub(crate) ungated: Option<Ungated>,
+}
+
+/// The function between the two matrices of an MLP without a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ungated {
+    /// The square of a ReLU.
+    Relu2,
+    /// GELU in its tanh form.
+    GeluTanh,
 }
 
 impl LayerStyle {
@@ -345,6 +364,7 @@ impl LayerStyle {
         activation: Activation::Silu,
         experts: None,
         sub_norm: None,
+        ungated: None,
     };
     /// Norms before and after them.
     pub(crate) const BOTH_NORMS: LayerStyle =

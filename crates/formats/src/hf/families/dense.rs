@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::super::family::Kind::{Float, OptionalFloat, OptionalText};
+use super::super::family::Kind::{Float, OptionalBool, OptionalFloat, OptionalText};
 use super::super::family::{Family, PAIRED_HEADS, key, rule};
 use super::super::import::Import;
 use crate::{FolderError, FormatError, Value};
@@ -186,6 +186,40 @@ pub(crate) static BITNET: Family = Family {
         rule("layers.mlp.ffn_sub_norm", "ffn_sub_norm"),
     ]],
     prepare: |_| Ok(()),
+};
+
+pub(crate) static ARCEE: Family = Family {
+    names: &["ArceeForCausalLM"],
+    arch: "arcee",
+    keys: &[],
+    tensors: &[&PAIRED_HEADS],
+    prepare: |import| import.want_text("hidden_act", "relu2"),
+};
+
+pub(crate) static STARCODER2: Family = Family {
+    names: &["Starcoder2ForCausalLM"],
+    arch: "starcoder2",
+    keys: &[&[key("norm_epsilon", "attention.layer_norm_epsilon", Float)]],
+    tensors: &[&[rule("layers.mlp.c_fc", "ffn_up"), rule("layers.mlp.c_proj", "ffn_down")]],
+    prepare: |import| {
+        import.want_text("hidden_act", "gelu_pytorch_tanh")?;
+        limit_context(import)
+    },
+};
+
+pub(crate) static STABLELM: Family = Family {
+    names: &["StableLmForCausalLM"],
+    arch: "stablelm",
+    keys: &[&[
+        key("layer_norm_eps", "attention.layer_norm_epsilon", Float),
+        key("use_parallel_residual", "use_parallel_residual", OptionalBool),
+    ]],
+    tensors: &[],
+    prepare: |import| {
+        import.want_text("hidden_act", "silu")?;
+        import.want_bool("use_parallel_residual", false)?;
+        import.want_bool("qk_layernorm", false)
+    },
 };
 
 /// Models whose graph has no window: texts of at most that many tokens are the same without it.
