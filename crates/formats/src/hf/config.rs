@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::limits::MAX_JSON;
 use crate::{FolderError, FormatError, access::open_regular};
@@ -81,7 +81,8 @@ impl Config {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let is_unread = |(key, value): &(&String, &Value)| {
             // what is off, or as in nearly all models
-            let is_usual = value.is_null() || *value == false || *value == "silu" || *value == json!([]);
+            let is_empty = value.as_array().is_some_and(Vec::is_empty);
+            let is_usual = value.is_null() || is_empty || **value == false || **value == "silu";
             !is_usual && !read.contains(*key) && !HARMLESS.contains(&key.as_str())
         };
         self.objects.first().into_iter().flatten().filter(is_unread).map(|(key, _)| key.clone()).collect()
