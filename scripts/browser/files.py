@@ -16,8 +16,9 @@ DROP = """const transfer = new DataTransfer();
     transfer.items.add(new File([Uint8Array.from(atob(data), c => c.charCodeAt(0))], name, { type }));
   }
   const target = arguments[1] === "paste" ? byId("input") : document.body;
-  const event = arguments[1] === "paste" ? new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true, cancelable: true })
-    : new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true });
+  const event = new Event(arguments[1], { bubbles: true, cancelable: true });
+  // Firefox makes no event of a clipboard with files
+  Object.defineProperty(event, arguments[1] === "paste" ? "clipboardData" : "dataTransfer", { value: transfer });
   target.dispatchEvent(event);"""
 
 

@@ -115,7 +115,7 @@ class Proxy(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_address[1]}{self.prefix}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        if not isinstance(sys.exception(), ConnectionError):  # a client that has gone is no error
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client that has gone is no error
             super().handle_error(request, client_address)
 
     def __enter__(self) -> Proxy:

@@ -256,7 +256,7 @@ def shows_server_errors(page: Page, script: Scripted) -> str:
     script.chunks = None
     page.settings(p_temperature="0", p_max_tokens="100000000", system="word " * 20000)
     page.send("Too long")
-    page.until(lambda: page.count(".message:last-child .failure"), "a prompt that is too long fails")
+    page.until(lambda: page.text(".message:last-child .failure"), "a prompt that is too long fails")
     want("tokens" in page.text(".message:last-child .failure"), f"it fails with {page.text('.message:last-child .failure')!r}")
     page.settings(system="", p_max_tokens="8")
     page.click(".message:last-child .retry")

@@ -39,15 +39,29 @@ function showChanged() {
   }
 }
 
-/** A field for a number, with the default that applies if it is empty.
- * @param {any} parameter */
-function numberField({ name, step, min, max, help }) {
+/** The default that applies if a field is empty.
+ * @param {string} name */
+function standardOf(name) {
   const given = Object.entries(SAME).find(([, own]) => own === name)?.[0] ?? name;
   const standard = models.defaults[given];
+  return standard === undefined ? t(name === "seed" ? "random" : "default") : number(standard, Number.isInteger(standard) ? 0 : 2);
+}
+
+/** Shows the defaults that were read after the fields were drawn. */
+function showStandards() {
+  for (const { name } of [...PARAMETERS, ...others]) {
+    const field = byId(`p-${name}`);
+    if (field) field.placeholder = standardOf(name);
+  }
+}
+
+/** A field for a number.
+ * @param {any} parameter */
+function numberField({ name, step, min, max, help }) {
   const hint = help ?? t(`hint_${name}`);
   const field = el("input", {
     type: "number", id: `p-${name}`, min, max, step, inputmode: "decimal", "aria-describedby": `h-${name}`,
-    placeholder: standard === undefined ? t(name === "seed" ? "random" : "default") : number(standard, Number.isInteger(standard) ? 0 : 2),
+    placeholder: standardOf(name),
     input: event => {
       const { [name]: old, ...rest } = settings().values;
       settings().values = event.target.value === "" ? rest : { ...rest, [name]: event.target.value };
@@ -142,7 +156,7 @@ export function openSettings(message = null) {
   again = message;
   draw();
   readOthers();
-  models.readDefaults(settings().model).then(() => dialog.open && !dialog.contains(document.activeElement?.closest("label") ?? null) && draw());
+  models.readDefaults(settings().model).then(showStandards);
   openDialog(dialog);
 }
 
