@@ -39,7 +39,7 @@ def smollm(smollm_file: str) -> Model:
 
 @pytest.fixture(scope="session")
 def minilm() -> str:
-    return data("all-minilm-l6-v2-f32.gguf")
+    return data("all-minilm-l6-v2")
 
 
 @pytest.fixture(scope="session")
