@@ -82,7 +82,7 @@ impl Seeing {
 
     fn graph_runner(&self, cpu: bool) -> GraphRunner {
         let capacity =
-            Capacity { pages: 8, page_len: 16, max_tokens: 32, max_outputs: 32, window: None, state: None };
+            Capacity { pages: 32, page_len: 4, max_tokens: 32, max_outputs: 32, window: None, state: None };
         let capacity = capacity.with_slots(&self.model.graph, 16);
         let config = RunnerConfig { capacity, kv_cells: KvCells::F32, threads: 1 };
         let tensors = self.model.tensors(&self.text).unwrap();
