@@ -42,6 +42,11 @@ impl Config {
         Ok(Some(Config { file: file.into(), objects }))
     }
 
+    /// The whole object, without the keys of the language model in its own.
+    pub(crate) fn outer(&self) -> Config {
+        Config { file: self.file.clone(), objects: self.objects.last().cloned().into_iter().collect() }
+    }
+
     /// The value of a key; `null` counts as missing.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.objects.iter().find_map(|object| object.get(key)).filter(|value| !value.is_null())

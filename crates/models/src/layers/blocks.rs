@@ -77,6 +77,7 @@ impl Build<'_> {
             softcap: self.keys().optional_f32("attn_logit_softcapping")?.filter(|cap| *cap != 0.0),
             temperature: style.temperature,
             alibi: None,
+            images: style.images,
         };
         let mut gate = None;
         let mut out = if let Some(kv_layer) = style.kv_of {
@@ -292,6 +293,9 @@ impl Build<'_> {
                 }
                 x = self.graph.add(x, y)?;
             }
+            if self.sees && layer < layers.image_features {
+                x = self.graph.image_rows(x, self.config.width * (1 + layer), true)?;
+            }
         }
         Ok(x)
     }
@@ -333,6 +337,8 @@ pub(crate) struct LayerStyle {
     pub(crate) experts: Option<ExpertStyle>,
     /// A norm inside the MLP, of the columns that its last matrix reads.
     pub(crate) sub_norm: Option<&'static str>,
+    /// The first layers, after which features of images are added to the rows of images.
+    pub(crate) image_features: usize,
 }
 
 impl LayerStyle {
@@ -345,6 +351,7 @@ impl LayerStyle {
         activation: Activation::Silu,
         experts: None,
         sub_norm: None,
+        image_features: 0,
     };
     /// Norms before and after them.
     pub(crate) const BOTH_NORMS: LayerStyle =
