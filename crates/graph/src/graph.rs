@@ -311,7 +311,9 @@ impl Graph {
 
     /// Whether all tokens of an image must be in one step: they see each other.
     pub fn keeps_images_whole(&self) -> bool {
-        self.nodes.iter().any(|n| matches!(&n.op, Op::Attend { args, .. } if args.images == ImageOrder::Whole))
+        self.nodes
+            .iter()
+            .any(|n| matches!(&n.op, Op::Attend { args, .. } if args.images == ImageOrder::Whole))
     }
 
     /// Whether it has what only models that take images and their towers have.

@@ -201,9 +201,16 @@ mod tests {
     #[test]
     fn steps_end_before_an_image_or_after_it() {
         let images = Images::new([(2, rows(1, [2, 3])), (8, rows(2, [1, 2]))]);
-        for ((from, end), want) in
-            [((0, 2), 2), ((0, 3), 2), ((0, 7), 2), ((0, 8), 8), ((2, 4), 8), ((3, 4), 8), ((5, 9), 8), ((8, 9), 10)]
-        {
+        for ((from, end), want) in [
+            ((0, 2), 2),
+            ((0, 3), 2),
+            ((0, 7), 2),
+            ((0, 8), 8),
+            ((2, 4), 8),
+            ((3, 4), 8),
+            ((5, 9), 8),
+            ((8, 9), 10),
+        ] {
             assert_eq!(images.uncut(from, end), want, "{from} {end}");
         }
         assert_eq!(Images::NONE.uncut(3, 9), 9);

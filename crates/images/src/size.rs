@@ -7,10 +7,7 @@ const MAX_ASPECT: usize = 200;
 
 /// Width and height that are multiples of a factor, of about the same aspect and within an area, if there are
 /// such: the rule of Qwen.
-pub(crate) fn within_area(
-    [width, height]: [usize; 2],
-    Area { factor, least, most }: Area,
-) -> [usize; 2] {
+pub(crate) fn within_area([width, height]: [usize; 2], Area { factor, least, most }: Area) -> [usize; 2] {
     let (area, unit) = (width as f64 * height as f64, factor as f64);
     let sides = [width, height].map(|side| side as f64);
     // halves to the even multiple

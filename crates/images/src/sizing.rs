@@ -86,7 +86,11 @@ impl Sizing {
                 let each = (tile / side.max(1)).pow(2).max(1);
                 // the picture as a whole is one more tile
                 let tiles = (tokens / each).saturating_sub(1).isqrt();
-                Sizing::Rows { longest: longest.min((tiles * tile).max(tile)), tile, splits: splits && tiles > 1 }
+                Sizing::Rows {
+                    longest: longest.min((tiles * tile).max(tile)),
+                    tile,
+                    splits: splits && tiles > 1,
+                }
             }
             Sizing::Tiles { tile, tiles: [few, many], whole } => {
                 let each = (tile / side.max(1)).pow(2).max(1);

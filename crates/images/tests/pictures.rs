@@ -101,9 +101,7 @@ fn patches_are_those_of_transformers() {
 
 /// The rule of a recorded cut.
 fn rule(case: &Value) -> Sizing {
-    let numbers = |key: &str| -> Vec<usize> {
-        numbers(&case[key]).into_iter().map(|n| n as usize).collect()
-    };
+    let numbers = |key: &str| -> Vec<usize> { numbers(&case[key]).into_iter().map(|n| n as usize).collect() };
     let area = case.get("area").map(|_| numbers("area"));
     let area = area.map(|a| Area { factor: a[0], least: a[1], most: a[2] });
     if let Some(side) = case["square"].as_u64() {

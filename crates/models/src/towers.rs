@@ -151,8 +151,9 @@ impl Tower {
             return Err(ModelError::value(keys.key("patch_size"), build.patch, "1 to 256"));
         }
         let sizing = (kind.build)(&mut build)?;
-        let TowerBuild { b, patch, encoder, positions, class, window, join, filter, has_grid, pixels, .. } =
-            build;
+        let TowerBuild {
+            b, patch, encoder, positions, class, window, join, filter, has_grid, pixels, ..
+        } = build;
         let projector = b.graph;
         if projector.output_width() != width {
             return Err(ModelError::TowerWidth { tower: projector.output_width(), model: width });
@@ -260,7 +261,11 @@ fn tensor(w: &Weight, checkpoint: &Checkpoint) -> Result<LazyTensor, ModelError>
     if transposed {
         let values = host_tensor(t)?;
         if [t.cols(), t.rows()] != [w.rows, w.cols] {
-            return Err(ModelError::shape(name, format!("[{}, {}]", w.cols, w.rows), format!("[{}, {}]", t.rows(), t.cols())));
+            return Err(ModelError::shape(
+                name,
+                format!("[{}, {}]", w.cols, w.rows),
+                format!("[{}, {}]", t.rows(), t.cols()),
+            ));
         }
         let values = values.to_f32();
         let exchanged: Vec<f32> =

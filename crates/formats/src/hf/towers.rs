@@ -115,7 +115,8 @@ const UNUSED: &str = "head.";
 /// The name of a tensor of a tower without its prefix; `None` for one of another part.
 fn short_name(name: &str, tower: &Tower) -> Option<String> {
     let name = name.strip_prefix("model.").unwrap_or(name);
-    let short = tower.prefixes.iter().find_map(|(prefix, to)| Some(format!("{to}{}", name.strip_prefix(prefix)?)));
+    let short =
+        tower.prefixes.iter().find_map(|(prefix, to)| Some(format!("{to}{}", name.strip_prefix(prefix)?)));
     short.filter(|short| !short.starts_with(UNUSED))
 }
 

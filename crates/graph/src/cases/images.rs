@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::{Case, INPUTS};
 use crate::{
-    Attention, Function, GraphError, HostTensor, ImageOrder, ImageRows, Images, Output, Random, RopeStyle, RopeTable, Slice, Step,
+    Attention, Function, GraphError, HostTensor, ImageOrder, ImageRows, Images, Output, Random, RopeStyle,
+    RopeTable, Slice, Step,
 };
 
 /// Rows that replace and rows that are added, and both styles of rotations; whole sequences, parts of

@@ -1,6 +1,8 @@
 //! The parts that towers share: embeddings of patches and transformer blocks without an order.
 
-use tern_graph::{Activation, Attention, Function, ImageOrder, NormKind, RopeStyle, RopeTable, TableRow, Val};
+use tern_graph::{
+    Activation, Attention, Function, ImageOrder, NormKind, RopeStyle, RopeTable, TableRow, Val,
+};
 
 use super::positions::{Positions, Resampling};
 use super::{KEYS, TowerBuild};
@@ -119,7 +121,8 @@ impl TowerBuild<'_> {
 
     /// All values of a table of this many columns.
     fn floats(&self, name: &str, columns: usize) -> Result<Vec<f32>, ModelError> {
-        let table = self.checkpoint.tensors.get(name).ok_or_else(|| ModelError::MissingTensor(name.into()))?;
+        let table =
+            self.checkpoint.tensors.get(name).ok_or_else(|| ModelError::MissingTensor(name.into()))?;
         if table.cols() != columns || table.rows() == 0 {
             return Err(ModelError::shape(name, format!("{columns} columns"), format!("{}", table.cols())));
         }
@@ -254,7 +257,12 @@ impl TowerBuild<'_> {
         let names = ["ffn_up", "ffn_down"].map(|part| format!("v.blk.{layer}.{part}"));
         let exchanged = self.b.rows(&format!("{}.weight", names[0])) == Some(self.b.config.width)
             && self.b.config.width != self.b.config.ff;
-        if exchanged { let [up, down] = names; [down, up] } else { names }
+        if exchanged {
+            let [up, down] = names;
+            [down, up]
+        } else {
+            names
+        }
     }
 
     fn attention(&mut self, x: Val, layer: usize, style: &BlockStyle) -> Result<Val, ModelError> {

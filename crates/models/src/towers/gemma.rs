@@ -85,9 +85,8 @@ fn gemma4(t: &mut TowerBuild<'_>) -> Result<Sizing, ModelError> {
 fn gemma4_unified(t: &mut TowerBuild<'_>) -> Result<Sizing, ModelError> {
     let (width, eps) = (t.b.config.width, t.b.config.eps);
     let columns = 3 * t.patch * t.patch;
-    let norm = |t: &mut TowerBuild<'_>, x, name: &str, len: usize| {
-        t.norm_with(x, name, len, NormKind::Layer, 1e-5)
-    };
+    let norm =
+        |t: &mut TowerBuild<'_>, x, name: &str, len: usize| t.norm_with(x, name, len, NormKind::Layer, 1e-5);
     let x = t.b.graph.input(0, columns);
     let x = norm(t, x, "v.patch_norm.1", columns)?;
     let x = t.embedded(x)?;
@@ -105,7 +104,8 @@ impl TowerBuild<'_> {
     /// As many tokens as the file allows, each of a square of patches.
     fn budget(&self, pool: usize) -> Result<Sizing, ModelError> {
         let (keys, factor) = (self.b.keys(), self.patch * pool);
-        let squares = keys.optional_usize("image_max_pixels")?.map_or(TOKENS, |most| most / (factor * factor));
+        let squares =
+            keys.optional_usize("image_max_pixels")?.map_or(TOKENS, |most| most / (factor * factor));
         if squares == 0 {
             let (key, want) = (keys.key("image_max_pixels"), format!("{} or more", factor * factor));
             return Err(ModelError::value(key, 0, want));

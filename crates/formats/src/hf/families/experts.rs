@@ -160,12 +160,14 @@ impl Import {
 
     /// Exchanges rows and columns of experts that are stored as `[experts, columns, rows]`.
     fn exchange_experts(&mut self) -> Result<(), FormatError> {
-        let (width, inner) =
-            (self.config.usize("hidden_size")?, self.config.usize("moe_intermediate_size")?);
+        let (width, inner) = (self.config.usize("hidden_size")?, self.config.usize("moe_intermediate_size")?);
         for layer in 0..self.layers()? {
             let name = |part: &str| format!("layers.{layer}.mlp.experts.{part}");
             let exchanged = self.weights.get(&name("down_proj")).is_some_and(|down| {
-                down.is_float() && down.shape.len() == 3 && down.shape[1..] == [inner, width] && inner != width
+                down.is_float()
+                    && down.shape.len() == 3
+                    && down.shape[1..] == [inner, width]
+                    && inner != width
             });
             for part in ["gate_up_proj", "down_proj"].into_iter().filter(|_| exchanged) {
                 let matrix = self.take(&name(part))?;

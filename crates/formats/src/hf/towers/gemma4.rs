@@ -105,7 +105,12 @@ pub(super) static GEMMA4_UNIFIED: Tower = Tower {
         // rows of both axes in turn
         let table = import.take("embedder.pos_embedding")?;
         let &[places, 2, width] = table.shape.as_slice() else {
-            return Err(FolderError::tensor("embedder.pos_embedding", "[places, 2, columns]", format!("{:?}", table.shape)).into());
+            return Err(FolderError::tensor(
+                "embedder.pos_embedding",
+                "[places, 2, columns]",
+                format!("{:?}", table.shape),
+            )
+            .into());
         };
         let rows = (0..2 * places).map(|row| (row % places * 2 + row / places) as u32).collect();
         let table: Matrix = table.reshaped(vec![2 * places, width]).gathered(rows);

@@ -55,13 +55,13 @@ pub(super) static INTERNVL: Tower = Tower {
             }
         }
         import.take_optional("embeddings.mask_token");
-        for (from, to) in
-            [("cls_token", "v.class_embd"), ("position_embeddings", "v.position_embd.weight")]
-        {
+        for (from, to) in [("cls_token", "v.class_embd"), ("position_embeddings", "v.position_embd.weight")] {
             let name = format!("embeddings.{from}");
             let matrix = import.take(&name)?;
             let &[1, rows, width] = matrix.shape.as_slice() else {
-                return Err(FolderError::tensor(name, "[1, rows, columns]", format!("{:?}", matrix.shape)).into());
+                return Err(
+                    FolderError::tensor(name, "[1, rows, columns]", format!("{:?}", matrix.shape)).into()
+                );
             };
             let shape = if rows == 1 { vec![width] } else { vec![rows, width] };
             import.put(to.into(), matrix.reshaped(shape))?;

@@ -66,7 +66,8 @@ fn prepare(import: &mut Import, vision: &Config, pixels: &Pixels) -> Result<(), 
     let dim = vision.optional_usize("head_dim")?.unwrap_or(width / heads);
     import.set("attention.head_dim", Value::Uint(dim));
     // pairs are neighbours in GGUF files
-    let rows = u32::try_from(heads.saturating_mul(dim)).map_err(|_| vision.wrong("head_dim", "a smaller number"))?;
+    let rows =
+        u32::try_from(heads.saturating_mul(dim)).map_err(|_| vision.wrong("head_dim", "a smaller number"))?;
     let dim = dim as u32;
     for layer in 0..vision.usize("num_hidden_layers")?.min(1 << 12) {
         for part in ["q", "k"] {

@@ -113,4 +113,3 @@ pub(super) static LFM2VL: Tower = Tower {
         import.put_flat_patches("embeddings.patch_embedding", patch)
     },
 };
-
