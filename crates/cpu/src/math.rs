@@ -46,7 +46,11 @@ pub(crate) fn apply(function: Function, x: &[f32], out: &mut [f32]) {
     match function {
         Function::Gelu => each.for_each(|(o, &x)| *o = gelu(x)),
         Function::GeluTanh => each.for_each(|(o, &x)| *o = gelu_tanh(x)),
-        // an infinite value becomes NaN
+        Function::GeluQuick => {
+            each.for_each(|(o, &x)| *o = x / (1.0 + exp::<false>(-Function::QUICK * x)));
+        }
+        // infinite values become NaN
+        Function::Clamp(low, high) => each.for_each(|(o, &x)| *o = x.max(low).min(high) + x * 0.0),
         Function::Tanh => each.for_each(|(o, &x)| *o = 1.0 - 2.0 / (1.0 + exp::<false>(2.0 * x)) + x * 0.0),
     }
 }

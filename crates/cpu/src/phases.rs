@@ -190,6 +190,7 @@ fn smallest(graph: &Graph, link: Link) -> Cut {
             | Op::Mix { .. }
             | Op::Input { .. }
             | Op::ImageRows { .. }
+            | Op::ScaleColumns { .. }
             | Op::HostExperts { .. },
         ) => Cut::Rows,
         (_, Op::Norm { len, .. }) => Cut::Runs(*len),

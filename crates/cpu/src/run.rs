@@ -181,6 +181,12 @@ impl Run<'_> {
             Op::Scale { x, by } => self.finish(link, at, len, |out| {
                 out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = x * by);
             }),
+            Op::ScaleColumns { x, by } => self.finish(link, at, len, |out| {
+                let (by, x) = (self.program.vector(*by), self.read(*x, at, len));
+                for (out, x) in out.chunks_exact_mut(width).zip(x.chunks_exact(width)) {
+                    out.iter_mut().zip(x.iter().zip(by)).for_each(|(o, (x, by))| *o = x * by);
+                }
+            }),
             Op::SoftCap { x, cap } => self.finish(link, at, len, |out| {
                 out.iter_mut().zip(self.read(*x, at, len)).for_each(|(o, x)| *o = softcap(*x, *cap));
             }),

@@ -61,11 +61,17 @@ impl Engine {
     pub fn start(runner: Box<dyn Runner>, limits: Limits) -> Result<Handle, EngineError> {
         let capacity = runner.capacity();
         let reads_whole = runner.reads_whole();
-        let scheduler = Scheduler::new(limits, capacity)?.reading_whole(reads_whole);
+        let keeps_images = runner.keeps_images_whole();
+        let scheduler =
+            Scheduler::new(limits, capacity)?.reading_whole(reads_whole).keeping_images(keeps_images);
         let budget = Budget::new(capacity.max_tokens, limits.step_millis);
         let (vocab, generates, adapters) = (runner.vocab(), runner.generates(), runner.adapters());
         let image_width = runner.image_width();
-        let sizes = Sizes { limits, capacity, vocab, generates, reads_whole, adapters, image_width };
+        // the window's pages hold an image if it is no longer than the window
+        let window = capacity.window.map_or(usize::MAX, |window| window.tokens);
+        let image_rows = if keeps_images { capacity.max_tokens.min(window) } else { usize::MAX };
+        let sizes =
+            Sizes { limits, capacity, vocab, generates, reads_whole, adapters, image_width, image_rows };
         let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
         let step_sizes = StepSizes::new(runner.step_borders());
         let engine = Engine {

@@ -56,6 +56,14 @@ pub enum EngineError {
         /// Tokens of the prompt.
         prompt: usize,
     },
+    /// An image that does not fit one step of a model whose images must not be cut.
+    #[error("an image of {len} rows: this model reads images in one step, of at most {most} tokens")]
+    ImageTooLong {
+        /// Its rows.
+        len: usize,
+        /// Rows of an image at most.
+        most: usize,
+    },
     /// Longer than the context.
     #[error("{prompt} prompt tokens and {max_tokens} to generate do not fit the context of {max_context}")]
     Context {
@@ -160,6 +168,7 @@ impl EngineError {
             | EngineError::Adapter { .. }
             | EngineError::Image { .. }
             | EngineError::ImagePlace { .. }
+            | EngineError::ImageTooLong { .. }
             | EngineError::Context { .. }
             | EngineError::Pages { .. }
             | EngineError::TextTooLong { .. }

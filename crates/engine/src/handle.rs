@@ -251,6 +251,8 @@ pub(crate) struct Sizes {
     pub(crate) adapters: usize,
     /// Columns of the rows of images.
     pub(crate) image_width: usize,
+    /// Rows of an image at most.
+    pub(crate) image_rows: usize,
 }
 
 /// Shared by handles, streams and the engine thread.
@@ -355,6 +357,10 @@ impl Shared {
             let rows = &image.rows;
             if width == 0 || rows.width != width || rows.len.checked_mul(width) != Some(rows.values.len()) {
                 return Err(EngineError::Image { width: rows.width, want: width });
+            }
+            let most = self.sizes.image_rows;
+            if rows.len > most {
+                return Err(EngineError::ImageTooLong { len: rows.len, most });
             }
             if image.start < end || image.end() > request.prompt.len() {
                 let (start, prompt) = (image.start, request.prompt.len());

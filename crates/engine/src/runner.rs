@@ -57,6 +57,11 @@ pub trait Runner: Send {
         0
     }
 
+    /// Whether all rows of an image must be in one step.
+    fn keeps_images_whole(&self) -> bool {
+        false
+    }
+
     /// Token ids must be below; the default accepts any.
     fn vocab(&self) -> usize {
         usize::MAX
@@ -89,6 +94,7 @@ pub struct GraphRunner {
     image_width: usize,
     generates: bool,
     reads_whole: bool,
+    keeps_images: bool,
     /// The oldest first.
     in_flight: VecDeque<Submitted>,
 }
@@ -203,6 +209,7 @@ impl GraphRunner {
             image_width: graph.image_width(),
             generates: !graph.vectors,
             reads_whole: graph.sequence_rules().whole,
+            keeps_images: graph.keeps_images_whole(),
             in_flight: VecDeque::new(),
         })
     }
@@ -279,8 +286,11 @@ impl GraphRunner {
             let fits = |step: &usize| WindowPages::in_turn(window.tokens, page_len, *step) <= window.pages;
             chunk = (1..=chunk).rev().find(fits).unwrap_or(1);
         }
-        for (i, part) in tokens.chunks(chunk).enumerate() {
-            let first = i * chunk;
+        let mut first = 0;
+        while first < tokens.len() {
+            let end = tokens.len().min(first + chunk);
+            let end = if self.keeps_images { images.uncut(first, end) } else { end };
+            let part = &tokens[first..end];
             let slice = Slice::new(part.len(), first, pages.clone());
             let state = state.map(|_| StateSlots::in_place(0, first));
             let adapters = adapters.clone();
@@ -299,6 +309,7 @@ impl GraphRunner {
                 }
                 each(position, logits);
             }
+            first = end;
         }
         Ok(())
     }
@@ -380,6 +391,10 @@ impl Runner for GraphRunner {
 
     fn reads_whole(&self) -> bool {
         self.reads_whole
+    }
+
+    fn keeps_images_whole(&self) -> bool {
+        self.keeps_images
     }
 
     fn adapters(&self) -> usize {

@@ -46,6 +46,8 @@ pub struct Scheduler {
     capacity: Capacity,
     /// All tokens of a text are in one step: the model pools it.
     reads_whole: bool,
+    /// All rows of an image are in one step.
+    keeps_images: bool,
     pages: Pages,
     /// In scheduling order.
     running: Vec<Sequence>,
@@ -69,6 +71,7 @@ impl Scheduler {
             limits,
             capacity,
             reads_whole: false,
+            keeps_images: false,
             pages: Pages::new(&capacity),
             running: vec![],
             waiting: VecDeque::new(),
@@ -85,6 +88,13 @@ impl Scheduler {
     #[must_use]
     pub fn reading_whole(self, reads_whole: bool) -> Scheduler {
         Scheduler { reads_whole, ..self }
+    }
+
+    /// The same for a runner that must have all rows of an image in one step
+    /// ([`crate::Runner::keeps_images_whole`]), or need not.
+    #[must_use]
+    pub fn keeping_images(self, keeps_images: bool) -> Scheduler {
+        Scheduler { keeps_images, ..self }
     }
 
     /// Adds a request; an error says why it can never run, or that the queue is full.
@@ -146,6 +156,9 @@ impl Scheduler {
             sequence.look_for_prefix(&mut self.pages);
             grant = sequence.until_stop(grant.min(sequence.pending()));
             grant = sequence.grow_window(&mut self.pages, grant);
+            if self.keeps_images {
+                grant = Some(sequence.uncut(grant)).filter(|uncut| *uncut <= grant).unwrap_or(0);
+            }
             if grant == 0 {
                 continue;
             }
@@ -325,7 +338,29 @@ impl Scheduler {
             grants[i] += grant;
             budget -= grant;
         }
+        if self.keeps_images {
+            self.keep_images_whole(&mut grants, &prompts);
+        }
         grants
+    }
+
+    /// Ends the grants of prompts before an image that they would cut, or after it: the first prompt always
+    /// advances, if necessary in place of other sequences.
+    fn keep_images_whole(&self, grants: &mut [usize], prompts: &[usize]) {
+        let most = self.capacity.max_tokens;
+        for (&i, is_first) in prompts.iter().zip(std::iter::once(true).chain(std::iter::repeat(false))) {
+            if grants[i] == 0 {
+                continue;
+            }
+            let (uncut, granted) = (self.running[i].uncut(grants[i]), grants.iter().sum::<usize>());
+            let mut over = (granted - grants[i] + uncut).saturating_sub(most);
+            grants[i] = if over == 0 || is_first { uncut } else { 0 };
+            if is_first {
+                for other in (0..grants.len()).rev().filter(|other| *other != i) {
+                    over = over.saturating_sub(if over > 0 { std::mem::take(&mut grants[other]) } else { 0 });
+                }
+            }
+        }
     }
 
     /// Acquires the pages that each running sequence needs for its newest token, preempting the last ones if

@@ -201,6 +201,11 @@ impl Sequence {
         self.held.stop(self.planned, self.planned + grant, self.length()) - self.planned
     }
 
+    /// About as many tokens as `grant`, without a part of an image.
+    pub(crate) fn uncut(&self, grant: usize) -> usize {
+        self.request.images.uncut(self.planned, self.planned + grant) - self.planned
+    }
+
     /// The state slots of its next step of `grant` tokens and `drafts`, if there are recurrent layers.
     pub(crate) fn next_slots(
         &mut self,

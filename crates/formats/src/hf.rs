@@ -56,6 +56,7 @@ pub(crate) fn open(folder: &Path, access: Access) -> Result<Checkpoint, FormatEr
     let config = config.ok_or_else(|| FolderError::MissingFile("config.json".into()))?;
     let names = config.optional_strings("architectures")?.unwrap_or_default();
     let name = *names.first().ok_or_else(|| config.missing("architectures"))?;
+    let name = families::language_model(name, &config)?;
     let family = families::find(name).ok_or_else(|| FolderError::Architecture(name.into()))?;
     let Shards { mut entries, files } = Shards::open(folder, access)?;
     entries.retain(|name, _| !import::is_unused(name));

@@ -269,6 +269,8 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     cases.extend(small_ops::small_ops()?);
     cases.extend(inputs::inputs()?);
     cases.extend(images::images()?);
+    cases.extend(images::image_attention()?);
+    cases.extend(images::small_ops()?);
     cases.extend(experts::experts()?);
     cases.extend(batches::batches()?);
     cases.extend(not_finite::not_finite()?);

@@ -17,6 +17,13 @@ pub struct ImageRows {
     pub grid: Option<[usize; 2]>,
 }
 
+impl ImageRows {
+    /// The same without its values.
+    pub fn bare(&self) -> ImageRows {
+        ImageRows { values: vec![], ..*self }
+    }
+}
+
 /// One image of a sequence.
 #[derive(Clone, Debug)]
 pub struct PlacedImage {
@@ -24,8 +31,9 @@ pub struct PlacedImage {
     pub start: usize,
     /// Its rows.
     pub rows: Arc<ImageRows>,
-    /// What its rotations count from: less than `start` after an image with a grid.
-    turn: usize,
+    /// What its rotations count from, along the sequence and by row and column: less than `start` after an
+    /// image with a grid.
+    turn: [usize; 3],
 }
 
 impl PlacedImage {
@@ -36,7 +44,7 @@ impl PlacedImage {
 
     /// What the rotations of the token after it count from.
     fn next_turn(&self) -> usize {
-        self.turn + self.rows.grid.map_or(self.rows.len, |[rows, cols]| rows.max(cols))
+        self.turn[0] + self.rows.grid.map_or(self.rows.len, |[rows, cols]| rows.max(cols))
     }
 }
 
@@ -54,7 +62,7 @@ impl Images {
         for (start, rows) in images {
             let turn =
                 placed.last().map_or(start, |before| before.next_turn() + start.saturating_sub(before.end()));
-            placed.push(PlacedImage { start, rows, turn });
+            placed.push(PlacedImage { start, rows, turn: [turn; 3] });
         }
         Images((!placed.is_empty()).then(|| placed.into()))
     }
@@ -63,6 +71,31 @@ impl Images {
     pub fn grid(rows: usize, cols: usize) -> Images {
         let grid = ImageRows { len: rows * cols, grid: Some([rows, cols]), ..ImageRows::default() };
         Images::new([(0, Arc::new(grid))])
+    }
+
+    /// The same with the cells of one window of `side` rows and columns after the other, each window row
+    /// after row. Those at the right and at the bottom may be smaller.
+    pub fn windows([rows, cols]: [usize; 2], side: usize) -> Images {
+        let (mut placed, mut start) = (vec![], 0);
+        for (row, col) in window_corners([rows, cols], side) {
+            let size = [side.min(rows - row), side.min(cols - col)];
+            let len = size[0] * size[1];
+            let window = ImageRows { len, grid: Some(size), ..ImageRows::default() };
+            placed.push(PlacedImage { start, rows: Arc::new(window), turn: [0, row, col] });
+            start += len;
+        }
+        Images((!placed.is_empty()).then(|| placed.into()))
+    }
+
+    /// The cells of a grid, numbered row after row, in the order of [`Images::windows`].
+    pub fn window_order(grid: [usize; 2], side: usize) -> Vec<usize> {
+        let mut order = Vec::with_capacity(grid[0] * grid[1]);
+        for (row, col) in window_corners(grid, side) {
+            for y in row..(row + side).min(grid[0]) {
+                order.extend((col..(col + side).min(grid[1])).map(|x| y * grid[1] + x));
+            }
+        }
+        order
     }
 
     /// All of them, in order.
@@ -86,6 +119,16 @@ impl Images {
         self.before(position).filter(|image| position < image.end())
     }
 
+    /// The end of a step from `from` to `end` that cuts no image: before the image at the end, or after it if
+    /// the step has nothing before it.
+    pub fn uncut(&self, from: usize, end: usize) -> usize {
+        match self.at(end) {
+            Some(image) if image.start < end && image.start > from => image.start,
+            Some(image) if image.start < end => image.end(),
+            _ => end,
+        }
+    }
+
     /// The row of the token at a position, if it is one of an image.
     pub fn row(&self, position: usize) -> Option<&[f32]> {
         let image = self.at(position)?;
@@ -99,10 +142,19 @@ impl Images {
         let cell = position - image.start;
         match image.rows.grid {
             _ if position >= image.end() => [image.next_turn() + position - image.end(); 3],
-            Some([_, cols]) => [image.turn, image.turn + cell / cols, image.turn + cell % cols],
-            None => [image.turn + cell; 3],
+            Some([_, cols]) => {
+                let [turn, row, col] = image.turn;
+                [turn, row + cell / cols, col + cell % cols]
+            }
+            None => [image.turn[0] + cell; 3],
         }
     }
+}
+
+/// The first row and column of each window of a grid.
+fn window_corners([rows, cols]: [usize; 2], side: usize) -> impl Iterator<Item = (usize, usize)> {
+    let side = side.max(1);
+    (0..rows).step_by(side).flat_map(move |row| (0..cols).step_by(side).map(move |col| (row, col)))
 }
 
 /// The same contents at the same places.
@@ -144,6 +196,34 @@ mod tests {
         assert_eq!(images.row(8), Some(&[0.0, 1.0][..]));
         assert_eq!(images.row(10), None);
         assert_eq!(Images::NONE.turns(7), [7; 3]);
+    }
+
+    #[test]
+    fn steps_end_before_an_image_or_after_it() {
+        let images = Images::new([(2, rows(1, [2, 3])), (8, rows(2, [1, 2]))]);
+        for ((from, end), want) in [
+            ((0, 2), 2),
+            ((0, 3), 2),
+            ((0, 7), 2),
+            ((0, 8), 8),
+            ((2, 4), 8),
+            ((3, 4), 8),
+            ((5, 9), 8),
+            ((8, 9), 10),
+        ] {
+            assert_eq!(images.uncut(from, end), want, "{from} {end}");
+        }
+        assert_eq!(Images::NONE.uncut(3, 9), 9);
+    }
+
+    #[test]
+    fn windows_have_the_places_of_their_cells() {
+        let images = Images::windows([3, 5], 2);
+        let order = Images::window_order([3, 5], 2);
+        assert_eq!(order, [0, 1, 5, 6, 2, 3, 7, 8, 4, 9, 10, 11, 12, 13, 14]);
+        let cells: Vec<usize> = (0..15).map(|p| images.turns(p)).map(|[_, row, col]| row * 5 + col).collect();
+        assert_eq!(cells, order);
+        assert_eq!(images.at(9).map(|window| window.start..window.end()), Some(8..10));
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub use memory::{
     KvCells, KvLayer, KvSize, KvSpec, PageTable, StateLayer, StateSlots, StateSpec, WindowLayers,
 };
 pub use op::{
-    Activation, Attention, Function, KeysAndValues, NormKind, Op, RopeStyle, TableRow, Temperature, Val,
-    WeightId, clamp, softcap,
+    Activation, Attention, Function, ImageOrder, KeysAndValues, NormKind, Op, RopeStyle, TableRow,
+    Temperature, Val, WeightId, clamp, softcap,
 };
 pub use pooling::Pooling;
 pub use random::Random;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::{DeltaRule, DeltaWeights, KvLayer, Role, Routing, ScanWeights, SelectiveScan};
+use crate::{DeltaRule, DeltaWeights, KvLayer, Role, Routing, ScanWeights, SelectiveScan, Slice};
 
 /// A value: the result of the node with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +67,8 @@ pub enum Op {
     Add { a: Val, b: Val },
     /// `x * by`
     Scale { x: Val, by: f32 },
+    /// Each column times its entry of a vector.
+    ScaleColumns { x: Val, by: WeightId },
     /// `cap * tanh(x / cap)`
     SoftCap { x: Val, cap: f32 },
     /// Each `rank` columns belong to an adapter: times the scale with which the row's sequence uses
@@ -200,7 +202,7 @@ impl Activation {
 }
 
 /// A function of one value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Function {
     /// `x * (1 + erf(x / sqrt(2))) / 2`
     Gelu,
@@ -208,15 +210,24 @@ pub enum Function {
     GeluTanh,
     /// `tanh(x)`; NaN if `x` is not finite.
     Tanh,
+    /// `x * sigmoid(1.702 * x)`
+    GeluQuick,
+    /// At least the first and at most the second; NaN if `x` is not finite.
+    Clamp(f32, f32),
 }
 
 impl Function {
+    /// Factor in the sigmoid of [`Function::GeluQuick`].
+    pub const QUICK: f32 = 1.702;
+
     /// The function itself, as the reference computes it.
     pub fn apply(self, x: f32) -> f32 {
         match self {
             Function::Gelu => gelu(x),
             Function::GeluTanh => Activation::GeluTanh.apply(x, 1.0),
             Function::Tanh => softcap(x, 1.0),
+            Function::GeluQuick => x / (1.0 + (-Function::QUICK * x).exp()),
+            Function::Clamp(low, high) => x.max(low).min(high) + x * 0.0,
         }
     }
 }
@@ -274,6 +285,20 @@ pub struct Attention {
     pub temperature: Option<Temperature>,
     /// Scores decrease with the distance of the key, by a slope per head that follows from this number.
     pub alibi: Option<f32>,
+    /// What tokens of an image see of it.
+    pub images: ImageOrder,
+}
+
+/// What tokens of an image see of it, beside what they see by the order of the sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ImageOrder {
+    /// Nothing: images have the order of the sequence.
+    #[default]
+    Sequence,
+    /// All of its tokens, within the window.
+    Whole,
+    /// All of its tokens, and nothing else: images are windows of a picture.
+    Alone,
 }
 
 /// A factor that grows with the position: `1 + scale * ln(floor(position / length) + 1)`.
@@ -307,16 +332,27 @@ impl Attention {
             softcap: None,
             temperature: None,
             alibi: None,
+            images: ImageOrder::Sequence,
         }
     }
 
-    /// The positions that a query sees, of a sequence whose tokens up to `end` are known.
+    /// The positions that a query of a slice sees.
     #[inline(always)]
-    pub fn visible(&self, position: usize, end: usize) -> Range<usize> {
-        match (self.causal, self.window) {
+    pub fn visible(&self, slice: &Slice, position: usize) -> Range<usize> {
+        let end = slice.position + slice.len;
+        let visible = match (self.causal, self.window) {
             (true, window) => window.map_or(0, |w| (position + 1).saturating_sub(w))..position + 1,
             (false, None) => 0..end,
             (false, Some(w)) => position.saturating_sub(w / 2)..end.min(position + w / 2 + 1),
+        };
+        let image = match self.images {
+            ImageOrder::Sequence => None,
+            ImageOrder::Whole | ImageOrder::Alone => slice.images.at(position),
+        };
+        match image {
+            None => visible,
+            Some(image) if self.images == ImageOrder::Alone => image.start..image.end().min(end),
+            Some(image) => visible.start..visible.end.max(image.end().min(end)),
         }
     }
 
@@ -359,6 +395,7 @@ impl Op {
             | Op::Linear { x, .. }
             | Op::Rope { x, .. }
             | Op::Scale { x, .. }
+            | Op::ScaleColumns { x, .. }
             | Op::SoftCap { x, .. }
             | Op::ScaleAdapters { x, .. }
             | Op::Columns { x, .. }
@@ -403,6 +440,7 @@ impl Op {
                 [(weight, Role::Experts)].into_iter().chain(vectors(vec![scale, bias])).collect()
             }
             Op::Route { bias, .. } => vectors(vec![bias]),
+            Op::ScaleColumns { by, .. } => vec![(by, Role::Vector)],
             Op::Attend { sinks, .. } => vectors(vec![sinks]),
             Op::Conv { weight, bias, .. } => {
                 [(weight, Role::Vector)].into_iter().chain(vectors(vec![bias])).collect()
@@ -450,6 +488,7 @@ impl Op {
             Op::Mix { .. } => "mix",
             Op::Add { .. } => "add",
             Op::Scale { .. } => "scale",
+            Op::ScaleColumns { .. } => "scale_columns",
             Op::SoftCap { .. } => "softcap",
             Op::ScaleAdapters { .. } => "scale_adapters",
             Op::Columns { .. } => "columns",

@@ -205,6 +205,10 @@ impl Reference {
                 }
                 Op::Add { a, b } => get(*a).iter().zip(get(*b)).map(|(a, b)| a + b).collect(),
                 Op::Scale { x, by } => get(*x).iter().map(|x| x * by).collect(),
+                Op::ScaleColumns { x, by } => {
+                    let by = weight(*by).to_f32();
+                    get(*x).iter().zip(by.iter().cycle()).map(|(x, by)| x * by).collect()
+                }
                 Op::ScaleAdapters { x, rank } => {
                     let mut out = get(*x).to_vec();
                     let rows = step.row_adapters(node.value.outputs_only);
@@ -420,7 +424,7 @@ fn attend(
         let slot = |p: usize| pages[p / page_len] as usize * page_len + p % page_len;
         for i in 0..slice.len {
             let position = slice.position + i;
-            let visible = a.visible(position, slice.position + slice.len);
+            let visible = a.visible(slice, position);
             for h in 0..a.heads {
                 let group = h / (a.heads / a.kv_heads);
                 let query = &q[((row + i) * a.heads + h) * a.head_dim..][..a.head_dim];

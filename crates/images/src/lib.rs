@@ -1,7 +1,8 @@
 //! From the bytes of a user's picture to the patches that a model reads.
 //!
 //! [`Picture::decode`] reads JPEG, PNG, WebP, GIF and BMP, within [`Limits`]; [`Picture::resized`] is what
-//! Pillow computes, to the bit; [`Picture::patches`] cuts it.
+//! Pillow computes, to the bit; [`Picture::cut`] makes the pictures that a tower reads, and
+//! [`Picture::patches`] their patches.
 //!
 //! ```
 //! use tern_images::{Filter, Picture};
@@ -20,8 +21,9 @@ mod error;
 mod patches;
 mod resize;
 mod size;
+mod sizing;
 
 pub use decode::{Limits, Picture};
 pub use error::ImageError;
 pub use resize::Filter;
-pub use size::within_area;
+pub use sizing::{Area, Cut, Sizing};

@@ -1,5 +1,7 @@
 //! Resizing as Pillow does it, to the bit: two passes over eight bits, with weights of 22 bits.
 
+use std::collections::VecDeque;
+
 use crate::Picture;
 
 /// How a pixel is made of those near it. If a picture becomes smaller, all pixels that become one take part.
@@ -82,36 +84,40 @@ impl Picture {
     /// The picture in another size. A side of 0 counts as 1.
     pub fn resized(&self, width: usize, height: usize, filter: Filter) -> Picture {
         let (width, height) = (width.max(1), height.max(1));
-        let wide = if width == self.width() { self.clone() } else { self.wide(width, filter) };
-        if height == wide.height() { wide } else { wide.high(height, filter) }
-    }
-
-    fn wide(&self, width: usize, filter: Filter) -> Picture {
-        let taps = taps(self.width(), width, filter);
-        let mut pixels = Vec::with_capacity(width * self.height() * 3);
-        for row in self.pixels().chunks_exact(self.width() * 3) {
-            for Taps { first, weights } in &taps {
-                let mut sums = [1 << (BITS - 1); 3];
-                for (pixel, w) in row[first * 3..].chunks_exact(3).zip(weights) {
-                    sums.iter_mut().zip(pixel).for_each(|(sum, p)| *sum += i32::from(*p) * w);
-                }
-                pixels.extend(sums.map(rounded));
-            }
+        let across = (width != self.width()).then(|| taps(self.width(), width, filter));
+        let row = |row: &[u8]| across.as_ref().map_or_else(|| row.to_vec(), |taps| wide(row, taps));
+        let rows = self.pixels().chunks_exact(self.width() * 3).map(row);
+        if height == self.height() {
+            return Picture::of(width, height, rows.flatten().collect());
         }
-        Picture::of(width, self.height(), pixels)
-    }
-
-    fn high(&self, height: usize, filter: Filter) -> Picture {
-        let row = self.width() * 3;
-        let mut pixels = Vec::with_capacity(row * height);
-        let mut sums = vec![0; row];
+        // only the rows that one row is made of are kept: a picture may be far higher than wide
+        let (mut rows, mut kept, mut dropped) = (rows, VecDeque::new(), 0);
+        let (mut pixels, mut sums) = (Vec::with_capacity(width * height * 3), vec![0; width * 3]);
         for Taps { first, weights } in taps(self.height(), height, filter) {
+            while dropped + kept.len() < first + weights.len() {
+                kept.extend(rows.next());
+            }
+            kept.drain(..(first - dropped).min(kept.len()));
+            dropped = first;
             sums.fill(1 << (BITS - 1));
-            for (from, w) in self.pixels()[first * row..].chunks_exact(row).zip(weights) {
+            for (from, w) in kept.iter().zip(weights) {
                 sums.iter_mut().zip(from).for_each(|(sum, p)| *sum += i32::from(*p) * w);
             }
             pixels.extend(sums.iter().map(|sum| rounded(*sum)));
         }
-        Picture::of(self.width(), height, pixels)
+        Picture::of(width, height, pixels)
     }
+}
+
+/// A row in another width.
+fn wide(row: &[u8], taps: &[Taps]) -> Vec<u8> {
+    let mut pixels = Vec::with_capacity(taps.len() * 3);
+    for Taps { first, weights } in taps {
+        let mut sums = [1 << (BITS - 1); 3];
+        for (pixel, w) in row[first * 3..].chunks_exact(3).zip(weights) {
+            sums.iter_mut().zip(pixel).for_each(|(sum, p)| *sum += i32::from(*p) * w);
+        }
+        pixels.extend(sums.map(rounded));
+    }
+    pixels
 }

@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
-use tern_images::{Filter, ImageError, Limits, Picture, within_area};
+use tern_images::{Area, Filter, ImageError, Limits, Picture, Sizing};
 
 fn recorded() -> Value {
     serde_json::from_str(include_str!("pictures.json")).unwrap()
@@ -54,7 +55,7 @@ fn decoded_files_are_those_of_pillow() {
     let mut wrong = vec![];
     for case in recorded()["files"].as_array().unwrap() {
         let (name, tolerance) = (case["name"].as_str().unwrap(), case["tolerance"].as_u64().unwrap());
-        let file = base64::engine::general_purpose::STANDARD.decode(case["file"].as_str().unwrap()).unwrap();
+        let file = STANDARD.decode(case["file"].as_str().unwrap()).unwrap();
         let got = Picture::decode(&file, Limits::default()).unwrap();
         let off = got.pixels().iter().zip(pixels(&case["pixels"])).map(|(g, w)| g.abs_diff(w)).max();
         println!("{name}: {off:?}");
@@ -82,8 +83,9 @@ fn patches_are_those_of_transformers() {
         let three = |key: &str| -> [f32; 3] {
             numbers(&case[key]).into_iter().map(|n| n as f32).collect::<Vec<_>>().try_into().unwrap()
         };
-        let [width, height] = within_area(from, 8, bound("least"), bound("most")).unwrap();
-        let resized = picture(name, from).resized(width, height, Filter::Bicubic);
+        let area = Area { factor: 8, least: bound("least"), most: bound("most") };
+        let cut = picture(name, from).cut(Sizing::Area(area), Filter::Bicubic).unwrap();
+        let [resized] = &cut.pictures[..] else { panic!("{name}: {cut:?}") };
         assert_eq!(resized.grid(4), size(&case["grid"]), "{name}");
         let (mean, deviation) = (three("image_mean"), three("image_std"));
         let got = resized.patches(4, mean, deviation);
@@ -95,6 +97,49 @@ fn patches_are_those_of_transformers() {
         // what torchvision makes of a picture differs by up to one of 255 steps
         assert!(off("pillow") < 1e-5 && off("torchvision") < 1.01 / 255.0 / 0.5, "{name}: {}", off("pillow"));
     }
+}
+
+/// The rule of a recorded cut.
+fn rule(case: &Value) -> Sizing {
+    let numbers = |key: &str| -> Vec<usize> { numbers(&case[key]).into_iter().map(|n| n as usize).collect() };
+    let area = case.get("area").map(|_| numbers("area"));
+    let area = area.map(|a| Area { factor: a[0], least: a[1], most: a[2] });
+    if let Some(side) = case["square"].as_u64() {
+        Sizing::Square(side as usize)
+    } else if case.get("budget").is_some() {
+        Sizing::Budget { factor: numbers("budget")[0], squares: numbers("budget")[1] }
+    } else if case.get("longest").is_some() {
+        Sizing::Longest { longest: numbers("longest")[0], factor: numbers("longest")[1] }
+    } else if case.get("rows").is_some() {
+        Sizing::Rows { longest: numbers("rows")[0], tile: numbers("rows")[1], splits: true }
+    } else {
+        let [tile, least, most] = numbers("tiles")[..] else { panic!("{case}") };
+        Sizing::Tiles { tile, tiles: [least, most], whole: area }
+    }
+}
+
+#[test]
+fn pictures_that_towers_read_are_those_of_transformers() {
+    let mut wrong = vec![];
+    for case in recorded()["cuts"].as_array().unwrap() {
+        let (name, from) = (case["name"].as_str().unwrap(), size(&case["from"]));
+        let filter = match case["filter"].as_str().unwrap() {
+            "bilinear" => Filter::Bilinear,
+            "bicubic" => Filter::Bicubic,
+            _ => Filter::Lanczos,
+        };
+        let cut = picture(name, from).cut(rule(case), filter).unwrap();
+        let sizes: Vec<_> = cut.pictures.iter().map(|p| [p.width(), p.height()]).collect();
+        let want: Vec<_> = case["sizes"].as_array().unwrap().iter().map(size).collect();
+        let pixels = STANDARD.decode(case["pixels"].as_str().unwrap()).unwrap();
+        let got = cut.pictures.iter().flat_map(Picture::pixels);
+        let off = got.zip(&pixels).map(|(g, w)| g.abs_diff(*w)).max().unwrap();
+        println!("{name}, {:?}: {off}", rule(case));
+        if sizes != want || u64::from(off) > case["tolerance"].as_u64().unwrap() {
+            wrong.push(format!("{name}, {:?}: {sizes:?} for {want:?}, off by {off}", rule(case)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

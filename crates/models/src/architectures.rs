@@ -11,6 +11,7 @@ use crate::Arch;
 pub static ALL: &[&Arch] = &[
     &dense::llama::LLAMA,
     &dense::qwen2::QWEN2,
+    &dense::qwen2vl::QWEN2VL,
     &dense::qwen3::QWEN3,
     &dense::gemma3::GEMMA3,
     &dense::gemma4::GEMMA4,
@@ -25,6 +26,7 @@ pub static ALL: &[&Arch] = &[
     &dense::smollm3::SMOLLM3,
     &dense::granite::GRANITE,
     &dense::qwen3vl::QWEN3VL,
+    &dense::qwen3vl::QWEN3VL_MOE,
     &experts::qwen3moe::QWEN3MOE,
     &dense::granite::GRANITE_MOE,
     &experts::glm4moe::GLM4_MOE,

@@ -7,8 +7,10 @@ mod experts;
 mod latent;
 mod pooling;
 mod rope;
+mod sections;
 
 pub(crate) use attention_style::{AttentionStyle, HeadShape, Latent, QkNorm};
 pub(crate) use blocks::{LayerStyle, Ungated, ends_run};
 pub(crate) use experts::ExpertStyle;
 pub use pooling::{VectorKind, Vectors};
+pub(crate) use sections::Leftover;

@@ -27,4 +27,4 @@ pub use layers::{VectorKind, Vectors};
 pub use model::{Model, Variant};
 pub use router_logits::{Router, RouterLogits};
 pub use synthetic::{SHAPES, Shape, ShapeExperts, Synth, plain_tokenizer};
-pub use towers::{ImagePrompt, Join, Positions, Sizing, TOWERS, Tower, TowerKind};
+pub use towers::{ImagePrompt, Join, Layout, Positions, TOWERS, Tower, TowerKind};

@@ -36,6 +36,9 @@ struct Seeing {
     text: Checkpoint,
 }
 
+/// The token of rows.
+const IMAGE: u32 = 126;
+
 /// Tokens of a sequence.
 const CONTEXT: usize = 64;
 
@@ -49,7 +52,8 @@ impl Seeing {
         let text = Checkpoint::open(text).unwrap();
         let variant = Variant { sees: true, ..Variant::default() };
         let (model, _) = Model::open_as(&text, Some(CONTEXT), &variant).unwrap();
-        let tower = Tower::open(mmproj, model.arch.name, model.config.width).unwrap();
+        let width = Tower::row_width(&text.metadata, model.config.width).unwrap();
+        let tower = Tower::open(mmproj, model.arch.name, width).unwrap();
         let graphs = [&tower.encoder, &tower.projector];
         let stages = graphs.map(|graph| (graph.clone(), tower.tensors(graph, mmproj).unwrap()));
         Seeing { runner: TowerRunner::new(backend(cpu), stages).unwrap(), tower, model, text }
@@ -89,11 +93,17 @@ impl Seeing {
         GraphRunner::new(backend(cpu), &self.model.graph, tensors, config, |_| ()).unwrap()
     }
 
+    /// The tokens of the prompt, with those that stand for rows.
+    fn prompt(&self, recorded: &Value) -> Vec<u32> {
+        let stand_in = self.tower.kind.prompt.stand_in.unwrap_or(IMAGE);
+        prompt(recorded).into_iter().map(|id| if id == IMAGE { stand_in } else { id }).collect()
+    }
+
     /// The logits after each token of the prompt.
     fn logits(&self, recorded: &Value, images: &Images, cpu: bool) -> Vec<Vec<f32>> {
         let mut all = vec![];
         self.graph_runner(cpu)
-            .logits_with(&prompt(recorded), images, 7, |_, row| all.push(row.to_vec()))
+            .logits_with(&self.prompt(recorded), images, 7, |_, row| all.push(row.to_vec()))
             .unwrap();
         all
     }
@@ -106,7 +116,7 @@ fn prompt(recorded: &Value) -> Vec<u32> {
 /// The places of images: runs of the token that most tokens of the prompt are.
 fn placed(recorded: &Value, rows: &[Arc<ImageRows>]) -> Images {
     let tokens = prompt(recorded);
-    let is_image = |at: usize| tokens[at] == 126;
+    let is_image = |at: usize| tokens[at] == IMAGE;
     let starts = (0..tokens.len()).filter(|at| is_image(*at) && !is_image(at - 1));
     Images::new(starts.zip(rows.iter().cloned()))
 }
@@ -127,9 +137,12 @@ fn rows_and_logits_are_those_of_transformers() {
             let rows = model.rows(&recorded);
             let mut off = 0.0f32;
             for (rows, want) in rows.iter().zip(recorded["rows"].as_array().unwrap()) {
-                let got: Vec<Vec<f32>> = rows.values.chunks(rows.width).map(<[f32]>::to_vec).collect();
-                assert_eq!(got.len(), table(want).len(), "{name}: rows");
-                off = off.max(error(&got, &table(want)));
+                // features of inner layers are after the columns that were recorded
+                let (want, row) = (table(want), |row: &[f32], len: usize| row[..len].to_vec());
+                assert_eq!(rows.len, want.len(), "{name}: rows");
+                let got: Vec<Vec<f32>> =
+                    rows.values.chunks(rows.width).map(|values| row(values, want[0].len())).collect();
+                off = off.max(error(&got, &want));
             }
             let all = model.logits(&recorded, &placed(&recorded, &rows), cpu);
             let got: Vec<_> = numbers(&recorded, "positions").iter().map(|p| all[*p].clone()).collect();
@@ -155,7 +168,7 @@ fn tokens_after_images_are_those_of_transformers() {
         let limits = Limits { max_seqs: 2, max_context: CONTEXT, max_waiting: 9, step_millis: 0 };
         let engine = Engine::start(Box::new(model.graph_runner(true)), limits).unwrap();
         let greedy = |images: &Images| -> (Vec<usize>, usize) {
-            let request = Request { images: images.clone(), ..Request::new(prompt(&recorded), 8) };
+            let request = Request { images: images.clone(), ..Request::new(model.prompt(&recorded), 8) };
             let (mut tokens, mut cached) = (vec![], 0);
             for event in engine.generate(request).unwrap() {
                 match event {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sha2::{Digest, Sha256};
 use tern_engine::{EngineError, ImageRows, Images, TowerRunner};
-use tern_images::{Filter, ImageError, Picture};
-use tern_models::{Sizing, Tower};
+use tern_images::{Cut, Picture, Sizing};
+use tern_models::Tower;
 use tern_text::{ChatText, Tokenizer};
 
 use crate::{Error, Model};
@@ -32,22 +32,42 @@ impl std::fmt::Debug for Image {
     }
 }
 
+/// An image as the model reads it.
+#[derive(Debug)]
+pub struct EncodedImage {
+    /// Its rows, in pieces that follow each other in the prompt, with other tokens between them.
+    pub pieces: Vec<Arc<ImageRows>>,
+    /// What takes the place of its marker in the prompt.
+    pub text: String,
+}
+
+impl EncodedImage {
+    /// Tokens of the prompt that are its rows.
+    pub fn tokens(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.values.len() * size_of::<f32>()).sum::<usize>() + self.text.len()
+    }
+}
+
 /// The tower of a model: what turns images into rows.
 pub struct ImageEncoder {
     tower: Tower,
     runner: Mutex<TowerRunner>,
     kept: Mutex<Kept>,
     limits: tern_images::Limits,
-    /// Tokens of one image at most: larger ones become smaller.
-    max_tokens: usize,
+    /// How images are cut and resized.
+    sizing: Sizing,
     /// The token that stands for a row.
     row_token: u32,
 }
 
 /// Rows of the last images, by the hash of their files.
 struct Kept {
-    rows: HashMap<[u8; 32], (u64, Arc<ImageRows>)>,
-    /// The number of each content that was seen.
+    rows: HashMap<[u8; 32], (u64, Arc<EncodedImage>)>,
+    /// The first number of each content that was seen, which has one per piece.
     ids: HashMap<[u8; 32], u32>,
     next_id: u32,
     /// Counts the uses, to find the oldest.
@@ -57,41 +77,39 @@ struct Kept {
 }
 
 impl Kept {
-    /// The number of a content. Numbers are never used twice: the prefix cache is keyed by them.
-    fn id(&mut self, key: [u8; 32]) -> u32 {
+    /// The first number of a content of this many pieces. Numbers are never used twice: the prefix cache is
+    /// keyed by them.
+    fn id(&mut self, key: [u8; 32], pieces: usize) -> u32 {
         if let Some(id) = self.ids.get(&key) {
             return *id;
         }
         if self.ids.len() >= MAX_KNOWN {
             self.ids.clear();
         }
-        self.next_id = self.next_id.wrapping_add(1);
-        self.ids.insert(key, self.next_id);
-        self.next_id
+        let first = self.next_id.wrapping_add(1);
+        self.next_id = self.next_id.wrapping_add(pieces as u32);
+        self.ids.insert(key, first);
+        first
     }
 
-    fn find(&mut self, key: &[u8; 32]) -> Option<Arc<ImageRows>> {
+    fn find(&mut self, key: &[u8; 32]) -> Option<Arc<EncodedImage>> {
         self.uses += 1;
         let (used, rows) = self.rows.get_mut(key)?;
         *used = self.uses;
         Some(Arc::clone(rows))
     }
 
-    fn keep(&mut self, key: [u8; 32], rows: Arc<ImageRows>) {
+    fn keep(&mut self, key: [u8; 32], rows: Arc<EncodedImage>) {
         self.uses += 1;
-        self.bytes += bytes_of(&rows);
+        self.bytes += rows.bytes();
         self.rows.insert(key, (self.uses, rows));
         while self.bytes > self.most
             && let Some(oldest) = self.rows.iter().min_by_key(|(_, (used, _))| *used).map(|(key, _)| *key)
             && let Some((_, rows)) = self.rows.remove(&oldest)
         {
-            self.bytes -= bytes_of(&rows);
+            self.bytes -= rows.bytes();
         }
     }
-}
-
-fn bytes_of(rows: &ImageRows) -> usize {
-    rows.values.len() * size_of::<f32>()
 }
 
 /// What an encoder may take.
@@ -133,12 +151,13 @@ impl ImageEncoder {
             bytes: 0,
             most: options.cache_bytes,
         };
+        let sizing = tower.sizing.at_most(options.max_tokens, tower.token_side());
         Ok(ImageEncoder {
             tower,
             runner: Mutex::new(runner),
             kept: Mutex::new(kept),
             limits: tern_images::Limits { pixels: options.max_pixels },
-            max_tokens: options.max_tokens.max(1),
+            sizing,
             row_token,
         })
     }
@@ -149,34 +168,47 @@ impl ImageEncoder {
     }
 
     /// The rows of a file, which are computed if they are not kept. Blocks.
-    pub fn rows(&self, file: &[u8]) -> Result<Arc<ImageRows>, Error> {
+    pub fn rows(&self, file: &[u8]) -> Result<Arc<EncodedImage>, Error> {
         let key: [u8; 32] = Sha256::digest(file).into();
         if let Some(rows) = self.kept().find(&key) {
             return Ok(rows);
         }
-        let picture = self.sized(&Picture::decode(file, self.limits)?)?;
+        let cut = Picture::decode(file, self.limits)?.cut(self.sizing, self.tower.filter)?;
         let mut runner = self.runner.lock().unwrap_or_else(PoisonError::into_inner);
         // it may have been computed meanwhile
         if let Some(rows) = self.kept().find(&key) {
             return Ok(rows);
         }
-        let Tower { patch, mean, deviation, .. } = self.tower;
-        let (patches, grid) = (picture.patches(patch, mean, deviation), picture.grid(patch));
-        let run = |stage, inputs, rows, images| runner.run(stage, inputs, rows, images);
-        let rows: Result<ImageRows, EngineError> = self.tower.rows(patches, grid, run);
+        let encoded = self.encode(&cut, &mut runner)?;
         let mut kept = self.kept();
-        let rows = Arc::new(ImageRows { id: kept.id(key), ..rows? });
-        kept.keep(key, Arc::clone(&rows));
-        Ok(rows)
+        let first = kept.id(key, encoded.pieces.len());
+        let numbered = (0..).zip(encoded.pieces).map(|(at, piece): (u32, Arc<ImageRows>)| {
+            Arc::new(ImageRows { id: first.wrapping_add(at), ..Arc::unwrap_or_clone(piece) })
+        });
+        let encoded = Arc::new(EncodedImage { pieces: numbered.collect(), text: encoded.text });
+        kept.keep(key, Arc::clone(&encoded));
+        Ok(encoded)
     }
 
-    /// A picture in the size that the tower reads.
-    fn sized(&self, picture: &Picture) -> Result<Picture, ImageError> {
-        let Sizing::Area { factor, least, most } = self.tower.sizing;
-        let most = most.min(self.max_tokens.saturating_mul(factor * factor));
-        let size = [picture.width(), picture.height()];
-        let [width, height] = tern_images::within_area(size, factor, least.min(most), most)?;
-        Ok(picture.resized(width, height, Filter::Bicubic))
+    /// The rows of all pictures of an image, without their numbers.
+    fn encode(&self, cut: &Cut, runner: &mut TowerRunner) -> Result<EncodedImage, EngineError> {
+        let (tower, prompt) = (&self.tower, &self.tower.kind.prompt);
+        let (mut pieces, mut grids) = (vec![], vec![]);
+        for picture in &cut.pictures {
+            let patches = picture.patches(tower.patch, tower.mean, tower.deviation);
+            let grid = picture.grid(tower.patch);
+            let rows = tower
+                .rows(patches, grid, |stage, inputs, rows, images| runner.run(stage, inputs, rows, images))?;
+            let cells = tower.join.grid(grid);
+            grids.push(cells);
+            if prompt.lines {
+                let line = |values: &[f32]| ImageRows { values: values.into(), len: cells[1], ..rows.bare() };
+                pieces.extend(rows.values.chunks(cells[1] * rows.width).map(|values| Arc::new(line(values))));
+            } else {
+                pieces.push(Arc::new(rows));
+            }
+        }
+        Ok(EncodedImage { pieces, text: prompt.text(&grids, cut.tiles) })
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -197,7 +229,7 @@ impl Model {
         text: &mut ChatText,
         images: &[Arc<[u8]>],
         cancelled: impl Fn() -> bool,
-    ) -> Result<Vec<Arc<ImageRows>>, Error> {
+    ) -> Result<Vec<Arc<EncodedImage>>, Error> {
         if images.is_empty() {
             return Ok(vec![]);
         }
@@ -216,36 +248,40 @@ impl Model {
                 return Err(Error::Cancelled);
             }
             let rows = encoder.rows(image)?;
-            tokens += rows.len;
+            tokens += rows.tokens();
             if tokens > self.context() {
                 let (max_tokens, max_context) = (1, self.context());
                 return Err(EngineError::Context { prompt: tokens, max_tokens, max_context }.into());
             }
             all.push(rows);
         }
-        let texts: Vec<String> = all.iter().map(|rows| prompt.text(rows.len)).collect();
+        let texts: Vec<String> = all.iter().map(|image| image.text.clone()).collect();
         *text = text.replaced(prompt.marker, &texts);
         Ok(all)
     }
 
     /// Where the rows of images are in the tokens of a conversation.
-    pub fn place_images(&self, tokens: &[u32], rows: Vec<Arc<ImageRows>>) -> Result<Images, Error> {
-        let Some(encoder) = self.image_encoder().filter(|_| !rows.is_empty()) else {
+    pub fn place_images(&self, tokens: &mut [u32], images: &[Arc<EncodedImage>]) -> Result<Images, Error> {
+        let Some(encoder) = self.image_encoder().filter(|_| !images.is_empty()) else {
             return Ok(Images::NONE);
         };
         let is_row = |at: usize| tokens.get(at) == Some(&encoder.row_token);
         let (mut placed, mut at) = (vec![], 0);
-        let count = rows.len();
-        for rows in rows {
-            while at < tokens.len() && !is_row(at) {
-                at += 1;
+        for (number, image) in images.iter().enumerate() {
+            for rows in &image.pieces {
+                while at < tokens.len() && !is_row(at) {
+                    at += 1;
+                }
+                let end = at + rows.len;
+                if !(at..end).all(is_row) {
+                    return Err(Error::ImagePlaces { images: images.len(), places: number });
+                }
+                placed.push((at, Arc::clone(rows)));
+                at = end;
             }
-            let end = at + rows.len;
-            if !(at..end).all(is_row) {
-                return Err(Error::ImagePlaces { images: count, places: placed.len() });
-            }
-            placed.push((at, rows));
-            at = end;
+        }
+        if let Some(stand_in) = encoder.tower.kind.prompt.stand_in {
+            placed.iter().for_each(|(at, rows)| tokens[*at..at + rows.len].fill(stand_in));
         }
         Ok(Images::new(placed))
     }

@@ -75,7 +75,7 @@ pub use decisions::{
 pub use device::{Device, DeviceOptions};
 pub use error::Error;
 pub use experts::ExpertPlacement;
-pub use images::{Image, ImageEncoder, ImageOptions, MAX_IMAGES};
+pub use images::{EncodedImage, Image, ImageEncoder, ImageOptions, MAX_IMAGES};
 pub use machine::threads;
 pub use memory::{HostMemory, MemoryPlan};
 pub use model::{Model, ModelFacts, ModelParts};

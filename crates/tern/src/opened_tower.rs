@@ -65,11 +65,12 @@ impl OpenedTower {
     fn fitting(checkpoint: Checkpoint, model: &Checkpoint) -> Result<OpenedTower, Error> {
         let arch = tern_models::Arch::of(&model.metadata)?;
         let width = model.tensors.get("token_embd.weight").map_or(0, |table| table.cols());
+        let width = Tower::row_width(&model.metadata, width)?;
         Ok(OpenedTower { tower: Tower::open(&checkpoint, arch.name, width)?, checkpoint })
     }
 
     /// The tower in the folder of a model that fits it.
-    fn beside(model: &Checkpoint, access: Access) -> Result<Option<OpenedTower>, Error> {
+    pub fn beside(model: &Checkpoint, access: Access) -> Result<Option<OpenedTower>, Error> {
         let first = model.files.first();
         let Some((file, path)) = first.and_then(|file| Some((file, file.path.as_deref()?))) else {
             return Ok(None);

@@ -316,8 +316,8 @@ impl Model {
     /// The tokens of a rendered conversation, and its images.
     pub(crate) fn encode_rendered(&self, rendered: &mut RenderedChat) -> Result<(Vec<u32>, Images), Error> {
         let rows = self.expand_images(&mut rendered.text, &rendered.images, || false)?;
-        let tokens = self.tokenizer().encode_chat(&rendered.text);
-        let images = self.place_images(&tokens, rows)?;
+        let mut tokens = self.tokenizer().encode_chat(&rendered.text);
+        let images = self.place_images(&mut tokens, &rows)?;
         Ok((tokens, images))
     }
 

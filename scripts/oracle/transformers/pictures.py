@@ -18,6 +18,12 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image, ImageOps
+from transformers.models.gemma3 import image_processing_pil_gemma3
+from transformers.models.gemma4 import image_processing_gemma4
+from transformers.models.got_ocr2 import image_processing_pil_got_ocr2
+from transformers.models.idefics3 import image_processing_pil_idefics3
+from transformers.models.lfm2_vl import image_processing_lfm2_vl
+from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl, image_processing_qwen2_vl
 
 from architectures import values
@@ -110,9 +116,59 @@ def processed() -> list[dict]:
     return out
 
 
+def flat_pictures(values: torch.Tensor, places: torch.Tensor, p: int) -> list[np.ndarray]:
+    """Pictures `[3, height, width]` of patches of row, column and channel with their columns and rows."""
+    out = []
+    for rows, place in zip(values, places):
+        rows, place = rows[place[:, 0] >= 0], place[place[:, 0] >= 0]
+        w, h = (int(n) + 1 for n in place.max(0).values)
+        out.append(rows.reshape(h, w, p, p, 3).permute(4, 0, 2, 1, 3).reshape(3, h * p, w * p).numpy())
+    return out
+
+
+def naflex_pictures(made: dict, p: int) -> list[np.ndarray]:
+    out = []
+    for rows, (h, w) in zip(made["pixel_values"], made["spatial_shapes"].tolist()):
+        out.append(rows[:h * w].reshape(h, w, p, p, 3).permute(4, 0, 2, 1, 3).reshape(3, h * p, w * p).numpy())
+    return out
+
+
+def cuts() -> list[dict]:
+    """The pictures that towers read: each rule with sizes that reach every branch."""
+    pixels = {"do_rescale": True, "do_normalize": False, "return_tensors": "pt"}
+    gemma3 = image_processing_pil_gemma3.Gemma3ImageProcessorPil(size={"height": 24, "width": 24})
+    gemma4 = image_processing_gemma4.Gemma4ImageProcessor(patch_size=2, pooling_kernel_size=3, max_soft_tokens=70)
+    pixtral = image_processing_pil_pixtral.PixtralImageProcessorPil(size={"longest_edge": 40}, patch_size={"height": 8, "width": 8})
+    idefics3 = image_processing_pil_idefics3.Idefics3ImageProcessorPil(size={"longest_edge": 40}, max_image_size={"longest_edge": 16})
+    lfm2 = image_processing_lfm2_vl.Lfm2VlImageProcessor(
+        tile_size=16, min_tiles=2, max_tiles=6, min_image_tokens=4, max_image_tokens=9, encoder_patch_size=4, downsample_factor=2)
+    tiles = image_processing_pil_got_ocr2.GotOcr2ImageProcessorPil(size={"height": 16, "width": 16}, crop_to_patches=True, min_patches=1, max_patches=6)
+    sized = lambda made: [picture[:, :h, :w].numpy() for picture, (h, w) in zip(made["pixel_values"], made["image_sizes"])]
+    # rule, filter, apart, sizes, pictures
+    rules = [
+        ({"square": 24}, "bilinear", 0, [(40, 30), (7, 50)], lambda i: list(np.asarray(gemma3(i, do_pan_and_scan=False, **pixels)["pixel_values"]))),
+        ({"budget": [6, 70]}, "bicubic", 1, [(40, 30), (10, 9), (3, 400), (500, 4), (100, 77)],
+         lambda i: (lambda made: flat_pictures(made["pixel_values"], made["image_position_ids"], 2))(gemma4(i, **pixels))),
+        ({"longest": [40, 8]}, "bicubic", 0, [(40, 30), (17, 9), (90, 33), (33, 90)], lambda i: sized(pixtral(i, **pixels))),
+        ({"rows": [40, 16]}, "lanczos", 0, [(40, 30), (30, 40), (90, 33), (16, 16), (10, 61)],
+         lambda i: list(np.asarray(idefics3(i, return_row_col_info=False, **pixels)["pixel_values"])[0])),
+        ({"tiles": [16, 2, 6], "area": [8, 256, 576]}, "bilinear", 1, [(24, 24), (33, 33), (40, 30), (90, 33), (12, 9)],
+         lambda i: naflex_pictures(lfm2(i, **pixels), 4)),
+        ({"tiles": [16, 1, 6]}, "bicubic", 0, [(40, 30), (16, 18), (90, 33), (20, 61), (33, 33)], lambda i: list(np.asarray(tiles(i, **pixels)["pixel_values"]))),
+    ]
+    out = []
+    for rule, kind, apart, sizes, pictures in rules:
+        for size in sizes:
+            made = [np.rint(np.asarray(picture) * 255).astype(np.uint8).transpose(1, 2, 0) for picture in pictures(picture(f"cut {size}", *size))]
+            out.append({"name": f"cut {size}", "from": size, **rule, "filter": kind, "tolerance": apart,
+                        "sizes": [[p.shape[1], p.shape[0]] for p in made], "pixels": base64.b64encode(b"".join(p.tobytes() for p in made)).decode()})
+            print(rule, size, out[-1]["sizes"])
+    return out
+
+
 def main() -> None:
     torch.manual_seed(0)
-    made = {"transformers": transformers.__version__, "resized": resized(), "files": files(), "processed": processed()}
+    made = {"transformers": transformers.__version__, "resized": resized(), "files": files(), "processed": processed(), "cuts": cuts()}
     text = ",\n".join(f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in value) + "\n]" if isinstance(value, list)
                       else f"{json.dumps(key)}: {json.dumps(value)}" for key, value in made.items())
     OUT.write_text("{\n" + text + "\n}\n")

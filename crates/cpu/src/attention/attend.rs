@@ -261,7 +261,7 @@ impl Attend<'_> {
     /// The positions that a token of a block at `position` attends to.
     #[inline(always)]
     fn visible(&self, block: &Block<'_>, position: usize) -> Range<usize> {
-        self.args.visible(position, block.slice.position + block.slice.len)
+        self.args.visible(block.slice, position)
     }
 
     /// The positions that any token of a block attends to.

@@ -79,6 +79,9 @@ impl Fuser<'_> {
                 Function::Gelu => elements(x, None, ElementKind::ApplyGelu, 0.0),
                 Function::GeluTanh => elements(x, None, ElementKind::ApplyGeluTanh, 0.0),
                 Function::Tanh => elements(x, None, ElementKind::SoftCap, 1.0),
+                Function::GeluQuick | Function::Clamp(..) => {
+                    return Err(BackendError::Unsupported(format!("{function:?} has no CUDA kernel")));
+                }
             },
             Op::Norm { x, len, weight, bias, eps, kind } => {
                 Fused::Norm { x, norm: Norm { len, weight, bias, eps, kind }, out }
@@ -121,6 +124,9 @@ impl Fuser<'_> {
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
             Op::Outputs { x } => Fused::Outputs { x, mean: false, out },
             Op::Means { x } => Fused::Outputs { x, mean: true, out },
+            Op::ScaleColumns { .. } => {
+                return Err(BackendError::Unsupported("scale_columns has no CUDA kernel".into()));
+            }
             Op::ImageRows { .. } => {
                 return Err(BackendError::Unsupported("image_rows has no CUDA kernel".into()));
             }

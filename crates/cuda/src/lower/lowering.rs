@@ -3,7 +3,7 @@
 //!
 //! Everything here is numbers: no device is needed.
 
-use tern_graph::{BackendError, Gating, Graph, NormKind, Plan, RopeStyle, Val, WeightId};
+use tern_graph::{BackendError, Gating, Graph, ImageOrder, NormKind, Plan, RopeStyle, Val, WeightId};
 
 use super::attention_shape::AttentionShape;
 use super::fused::{
@@ -416,6 +416,10 @@ impl Lowering<'_> {
         if dim > MOST_HEAD_DIM {
             let message = format!("attend: heads of {dim} columns, at most {MOST_HEAD_DIM} are supported");
             return Err(BackendError::Unsupported(message));
+        }
+        if args.images != ImageOrder::Sequence {
+            let message = "attention of whole images has no CUDA kernel";
+            return Err(BackendError::Unsupported(message.into()));
         }
         let (window, after) = match (args.causal, args.window) {
             (true, window) => (window.unwrap_or(0), 0),

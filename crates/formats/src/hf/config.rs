@@ -88,6 +88,11 @@ impl Config {
         self.objects.first().into_iter().flatten().filter(is_unread).map(|(key, _)| key.clone()).collect()
     }
 
+    /// The whole object, without the keys of the language model in its own.
+    pub(crate) fn outer(&self) -> Config {
+        Config { file: self.file.clone(), objects: self.objects.last().cloned().into_iter().collect() }
+    }
+
     /// The value of a key; `null` counts as missing.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         let found = self.objects.iter().find_map(|object| object.get(key)).filter(|value| !value.is_null());

@@ -16,12 +16,15 @@ pub(crate) use self::dense::{
 };
 pub(crate) use self::experts::{MIXTRAL, QWEN3MOE};
 pub(crate) use self::gemma::{GEMMA2, GEMMA3};
+use super::config::Config;
 use super::family::Family;
+use crate::FormatError;
 
 /// Every family.
 pub(crate) static ALL: &[&Family] = &[
     &dense::LLAMA,
     &dense::QWEN2,
+    &dense::QWEN2VL,
     &dense::QWEN3,
     &gemma::GEMMA3,
     &gemma::GEMMA4,
@@ -41,6 +44,7 @@ pub(crate) static ALL: &[&Family] = &[
     &dense::BITNET,
     &experts::MIXTRAL,
     &experts::QWEN3MOE,
+    &experts::QWEN3VL_MOE,
     &experts::GRANITE_MOE,
     &experts::GLM4_MOE,
     &experts::GPT_OSS,
@@ -83,6 +87,37 @@ pub(crate) fn find(name: &str) -> Option<&'static Family> {
     ALL.iter().copied().find(|family| family.names.contains(&name))
 }
 
+/// Models of several parts whose language models are of other architectures.
+static WRAPPERS: &[&str] = &[
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "Lfm2VlForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+];
+
+/// Language models by the `model_type` of their configuration.
+static LANGUAGE_MODELS: &[(&str, &str)] = &[
+    ("llama", "LlamaForCausalLM"),
+    ("lfm2", "Lfm2ForCausalLM"),
+    ("lfm2_moe", "Lfm2MoeForCausalLM"),
+    ("mistral", "MistralForCausalLM"),
+    ("qwen2", "Qwen2ForCausalLM"),
+    ("qwen3", "Qwen3ForCausalLM"),
+    ("qwen3_moe", "Qwen3MoeForCausalLM"),
+];
+
+/// The name of the architecture of a model's language model.
+pub(crate) fn language_model<'a>(name: &'a str, config: &Config) -> Result<&'a str, FormatError> {
+    if !WRAPPERS.contains(&name) {
+        return Ok(name);
+    }
+    let kind = config.optional_str("model_type")?.unwrap_or_default();
+    let found = LANGUAGE_MODELS.iter().find(|(of, _)| *of == kind).map(|(_, name)| *name);
+    let known = || LANGUAGE_MODELS.iter().map(|(kind, _)| *kind).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| config.wrong("model_type", &format!("the type of a language model: {}", known())))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -103,7 +138,7 @@ mod tests {
         let (_, table) = text.split_once("## Folders of safetensors").unwrap();
         let (table, _) = table.split_once("\n## ").unwrap();
         let words: BTreeSet<&str> = table.split([' ', ',', ';', '|', '\n']).collect();
-        for name in ALL.iter().flat_map(|family| family.names) {
+        for name in ALL.iter().flat_map(|family| family.names).chain(WRAPPERS) {
             assert!(words.contains(name), "{name} is not in docs/models.md");
         }
     }

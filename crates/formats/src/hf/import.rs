@@ -9,7 +9,8 @@ use super::remaining::Remaining;
 use crate::{FolderError, FormatError, Metadata, Tensor, TensorError, Value};
 
 /// Prefixes of tensors that belong to the language model.
-pub(crate) const LANGUAGE: [&str; 8] = [
+pub(crate) const LANGUAGE: [&str; 9] = [
+    "model.text_model.",
     "model.language_model.",
     "language_model.model.",
     "language_model.",
@@ -22,7 +23,8 @@ pub(crate) const LANGUAGE: [&str; 8] = [
 /// Other names of `layers.`.
 const LAYERS: [&str; 3] = ["encoder.layer.", "encoder.layers.", "transformer.layer."];
 /// Prefixes of tensors, after those, that belong to other parts: images, audio, drafts of the next tokens.
-const OTHER_PARTS: [&str; 12] = [
+const OTHER_PARTS: [&str; 13] = [
+    "connector.",
     "visual.",
     "vision_tower.",
     "vision_model.",

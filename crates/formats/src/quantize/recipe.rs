@@ -320,12 +320,14 @@ fn layer_of(name: &str) -> Option<usize> {
 }
 
 /// Matrices that keep their format: what they compute is sensitive, and they are small.
-const KEPT: [&str; 9] = [
+const KEPT: [&str; 11] = [
     "_norm.weight",
     "ffn_gate_inp",
     "ssm_conv1d",
     "shortconv.conv.weight",
     "position_embd",
+    "patch_embd",
+    "patch_merger",
     "token_types",
     "attn_rel_b",
     "altup",

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{Case, INPUTS};
-use crate::{GraphError, ImageRows, Images, Output, Random, RopeStyle, RopeTable, Slice, Step};
+use crate::{
+    Attention, Function, GraphError, HostTensor, ImageOrder, ImageRows, Images, Output, Random, RopeStyle,
+    RopeTable, Slice, Step,
+};
 
 /// Rows that replace and rows that are added, and both styles of rotations; whole sequences, parts of
 /// them, and a token after an image.
@@ -40,5 +43,65 @@ pub(super) fn images() -> Result<Vec<Case>, GraphError> {
         });
         cases.push(case);
     }
+    Ok(cases)
+}
+
+/// Attention of all tokens of an image to each other: beside the order of the sequence, and in windows.
+pub(super) fn image_attention() -> Result<Vec<Case>, GraphError> {
+    let rng = &mut Random::new(22);
+    let plain = Attention { images: ImageOrder::Whole, ..Attention::full(4, 2, 20, 0.2) };
+    let image = |len: usize| Arc::new(ImageRows { len, ..ImageRows::default() });
+    let two = Images::new([(3, image(40)), (50, image(7))]);
+    let first = Images::new([(0, image(5))]);
+    let windows = Images::windows([9, 11], 4);
+    let whole = [(60, 0, two.clone()), (9, 0, first), (30, 0, Images::NONE)];
+    let alone = [(99, 0, windows.clone()), (99, 0, windows)];
+    let mut cases = vec![];
+    for (name, args, slices) in [
+        ("whole images", plain, &whole[..]),
+        ("whole images in windows", Attention { window: Some(45), ..plain }, &whole[..]),
+        ("windows of an image", Attention { causal: false, images: ImageOrder::Alone, ..plain }, &alone[..]),
+    ] {
+        let mut case = Case::new(format!("attend, {name}"), 1e-4);
+        let q = case.input("q", args.heads * args.head_dim, rng)?;
+        let k = case.input("k", args.kv_heads * args.head_dim, rng)?;
+        let v = case.input("v", args.kv_heads * args.v_dim, rng)?;
+        case.graph.attend(q, k, v, args)?;
+        let tokens: usize = slices.iter().map(|(len, ..)| len).sum();
+        case.steps.push(Step {
+            tokens: (0..tokens).map(|_| rng.below(INPUTS) as u32).collect(),
+            slices: slices
+                .iter()
+                .zip(0..)
+                .map(|((len, position, images), at): (_, u32)| Slice {
+                    images: images.clone(),
+                    ..Slice::new(*len, *position, (4 * at..4 * at + 4).collect::<Vec<u32>>())
+                })
+                .collect(),
+            outputs: (0..tokens).map(|row| Output { row, sample: None, logits: true }).collect(),
+            ..Step::default()
+        });
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
+/// What only towers have.
+pub(super) fn small_ops() -> Result<Vec<Case>, GraphError> {
+    let rng = &mut Random::new(23);
+    let mut cases = vec![];
+    for (name, function) in [("gelu quick", Function::GeluQuick), ("clamp", Function::Clamp(-0.5, 0.25))] {
+        let mut case = Case::new(name.into(), 1e-5);
+        let x = case.input("x", 100, rng)?;
+        case.graph.apply(x, function);
+        case.sequence(&[5, 1], rng);
+        cases.push(case);
+    }
+    let mut case = Case::new("scale columns".into(), 1e-6);
+    let x = case.input("x", 52, rng)?;
+    let by = case.matrix(HostTensor::from_f32("by", 1, 52, &rng.normals(52, 1.0)))?;
+    case.graph.scale_columns(x, by)?;
+    case.sequence(&[5, 1], rng);
+    cases.push(case);
     Ok(cases)
 }

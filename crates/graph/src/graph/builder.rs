@@ -121,6 +121,12 @@ impl Graph {
         self.push(Op::Scale { x, by }, self.value(x))
     }
 
+    /// See [`Op::ScaleColumns`].
+    pub fn scale_columns(&mut self, x: Val, by: WeightId) -> Result<Val> {
+        self.check_vector(Some(by), self.width(x))?;
+        Ok(self.push(Op::ScaleColumns { x, by }, self.value(x)))
+    }
+
     /// See [`Op::SoftCap`].
     pub fn softcap(&mut self, x: Val, cap: f32) -> Val {
         self.push(Op::SoftCap { x, cap }, self.value(x))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{DeltaWeights, Graph, Op, ScanWeights, WeightId};
+use crate::{DeltaWeights, Graph, ImageOrder, Op, ScanWeights, WeightId};
 
 /// One line per node: `%3 [1536] = linear %2, blk.0.attn_q.weight [1536, 512]`.
 impl fmt::Display for Graph {
@@ -68,6 +68,11 @@ impl fmt::Display for Graph {
                     if !a.causal {
                         write!(f, " not causal")?;
                     }
+                    match a.images {
+                        ImageOrder::Sequence => {}
+                        ImageOrder::Whole => write!(f, " whole images")?,
+                        ImageOrder::Alone => write!(f, " images alone")?,
+                    }
                     a.window.map_or(Ok(()), |w| write!(f, " window {w}"))?;
                     a.alibi.map_or(Ok(()), |a| write!(f, " alibi {a}"))?;
                     a.softcap.map_or(Ok(()), |c| write!(f, " softcap {c}"))?;
@@ -79,6 +84,7 @@ impl fmt::Display for Graph {
                 Op::Apply { function, .. } => write!(f, " {function:?}")?,
                 Op::Gated { act, .. } => write!(f, " {act:?}")?,
                 Op::Scale { by, .. } => write!(f, " x {by:.4}")?,
+                Op::ScaleColumns { by, .. } => write!(f, " x {}", weight(*by))?,
                 Op::SoftCap { cap, .. } => write!(f, " {cap}")?,
                 Op::ScaleAdapters { rank, .. } => write!(f, " rank {rank}")?,
                 Op::HeadColumns { every, start, len, .. } => {

@@ -16,6 +16,7 @@ pub(crate) mod mistral3;
 pub(crate) mod olmo2;
 pub(crate) mod phi3;
 pub(crate) mod qwen2;
+pub(crate) mod qwen2vl;
 pub(crate) mod qwen3;
 pub(crate) mod qwen3vl;
 pub(crate) mod seed_oss;

@@ -1,7 +1,7 @@
 //! What differs between the attentions of decoders: norms, rotations, windows, shapes of
 //! heads, latent keys and values.
 
-use tern_graph::{RopeStyle, Temperature};
+use tern_graph::{ImageOrder, RopeStyle, Temperature};
 
 /// How queries and keys are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(crate) struct AttentionStyle {
     pub(crate) kv_of: Option<usize>,
     /// Each head of queries is followed by a gate of the head's result.
     pub(crate) gated: bool,
+    /// What tokens of an image see of it.
+    pub(crate) images: ImageOrder,
 }
 
 /// The heads of a layer.
@@ -94,6 +96,7 @@ impl AttentionStyle {
             norms_values: false,
             kv_of: None,
             gated: false,
+            images: ImageOrder::Sequence,
         }
     }
 }

@@ -77,6 +77,7 @@ impl Build<'_> {
             softcap: self.keys().optional_f32("attn_logit_softcapping")?.filter(|cap| *cap != 0.0),
             temperature: style.temperature,
             alibi: None,
+            images: style.images,
         };
         let mut gate = None;
         let mut out = if let Some(kv_layer) = style.kv_of {
@@ -300,6 +301,9 @@ impl Build<'_> {
                 }
                 x = self.graph.add(x, y)?;
             }
+            if self.sees && layer < layers.image_features {
+                x = self.graph.image_rows(x, self.config.width * (1 + layer), true)?;
+            }
         }
         Ok(x)
     }
@@ -343,6 +347,8 @@ pub(crate) struct LayerStyle {
     pub(crate) sub_norm: Option<&'static str>,
     /// The function of an MLP without a gate.
     pub(crate) ungated: Option<Ungated>,
+    /// The first layers, after which features of images are added to the rows of images.
+    pub(crate) image_features: usize,
 }
 
 /// The function between the two matrices of an MLP without a gate.
@@ -365,6 +371,7 @@ impl LayerStyle {
         experts: None,
         sub_norm: None,
         ungated: None,
+        image_features: 0,
     };
     /// Norms before and after them.
     pub(crate) const BOTH_NORMS: LayerStyle =

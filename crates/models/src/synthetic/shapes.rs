@@ -471,7 +471,15 @@ pub static SHAPES: &[Shape] = &[
         ..TINY
     },
     Shape { name: "tiny-phi3", arch: &dense::phi3::PHI3, head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-qwen2vl", arch: &dense::qwen2vl::QWEN2VL, ..TINY },
     Shape { name: "tiny-qwen3vl", arch: &dense::qwen3vl::QWEN3VL, tied: false, ..TINY },
+    Shape {
+        name: "tiny-qwen3vlmoe",
+        arch: &dense::qwen3vl::QWEN3VL_MOE,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
     Shape { name: "tiny-gemma2", arch: &dense::gemma2::GEMMA2, kv_heads: 4, ..TINY },
     Shape { name: "tiny-olmo2", arch: &dense::olmo2::OLMO2, layers: 5, head_dim: 32, tied: false, ..TINY },
     Shape { name: "tiny-exaone4", arch: &dense::exaone4::EXAONE4, head_dim: 32, tied: false, ..TINY },

@@ -115,8 +115,8 @@ pub(crate) fn encode(rendered: &mut RenderedChat, encoder: &Encoder<'_>) -> Resu
         e @ Error::DoesNotSee(_) => ApiError::bad(encoder.param, e.to_string()).code("images_not_supported"),
         e => ApiError::bad(encoder.param, e.to_string()).code("invalid_image"),
     })?;
-    let tokens = encoder.chat(&rendered.text)?;
-    let images = model.place_images(&tokens, rows);
+    let mut tokens = encoder.chat(&rendered.text)?;
+    let images = model.place_images(&mut tokens, &rows);
     Ok((tokens, images.map_err(|e| ApiError::bad(encoder.param, e.to_string()))?))
 }
 

@@ -43,7 +43,21 @@ pub(crate) static QWEN3VL: Family = Family {
     arch: "qwen3vl",
     keys: &[],
     tensors: &[],
-    prepare: |import| import.set_sections([24, 20, 20]),
+    prepare: |import| {
+        import.set_features()?;
+        import.set_sections([24, 20, 20])
+    },
+};
+
+pub(crate) static QWEN2VL: Family = Family {
+    names: &["Qwen2_5_VLForConditionalGeneration"],
+    arch: "qwen2vl",
+    keys: &[],
+    tensors: &[],
+    prepare: |import| {
+        import.set_sections([16, 24, 24])?;
+        limit_context(import)
+    },
 };
 
 pub(crate) static PHI3: Family = Family {
@@ -251,6 +265,14 @@ impl Import {
             return Err(self.config.wrong("layer_types", &want));
         }
         self.set("attention.sliding_window", Value::Uint(window));
+        Ok(())
+    }
+
+    /// How many layers add features of images.
+    pub(super) fn set_features(&mut self) -> Result<(), FormatError> {
+        let Some(vision) = self.config.object("vision_config")? else { return Ok(()) };
+        let layers = vision.optional_usizes("deepstack_visual_indexes")?.unwrap_or_default().len();
+        self.set("n_deepstack_layers", Value::Uint(layers as u64));
         Ok(())
     }
 

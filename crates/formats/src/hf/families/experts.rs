@@ -41,6 +41,20 @@ pub(crate) static QWEN3MOE: Family = Family {
     },
 };
 
+pub(crate) static QWEN3VL_MOE: Family = Family {
+    names: &["Qwen3VLMoeForConditionalGeneration"],
+    arch: "qwen3vlmoe",
+    keys: &[EXPERT_KEYS],
+    tensors: &[],
+    prepare: |import| {
+        import.check_all_experts()?;
+        import.exchange_experts()?;
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")?;
+        import.set_features()?;
+        import.set_sections([24, 20, 20])
+    },
+};
+
 pub(crate) static GRANITE_MOE: Family = Family {
     names: &["GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"],
     arch: "granitemoe",
@@ -288,6 +302,28 @@ impl Import {
             self.put(format!("blk.{layer}.ffn_gate{suffix}.weight"), both.clone().row_range(0, half))?;
             self.put(format!("blk.{layer}.ffn_up{suffix}.weight"), both.row_range(half, half))?;
             self.put(format!("blk.{layer}.ffn_down{suffix}.weight"), down)?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges rows and columns of experts that are stored as `[experts, columns, rows]`.
+    fn exchange_experts(&mut self) -> Result<(), FormatError> {
+        let (width, inner) = (self.config.usize("hidden_size")?, self.config.usize("moe_intermediate_size")?);
+        for layer in 0..self.layers()? {
+            let name = |part: &str| format!("layers.{layer}.mlp.experts.{part}");
+            let exchanged = self.weights.get(&name("down_proj")).is_some_and(|down| {
+                down.is_float()
+                    && down.shape.len() == 3
+                    && down.shape[1..] == [inner, width]
+                    && inner != width
+            });
+            for part in ["gate_up_proj", "down_proj"].into_iter().filter(|_| exchanged) {
+                let matrix = self.take(&name(part))?;
+                if !matrix.is_float() || matrix.shape.len() != 3 {
+                    return Err(shape_error(&name(part), &[0, 0, 0], &matrix.shape));
+                }
+                self.weights.insert(name(part), matrix.transposed());
+            }
         }
         Ok(())
     }

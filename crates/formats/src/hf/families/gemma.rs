@@ -62,7 +62,7 @@ impl Import {
 }
 
 pub(crate) static GEMMA4: Family = Family {
-    names: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"],
+    names: &["Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "Gemma4UnifiedForConditionalGeneration"],
     arch: "gemma4",
     keys: &[
         KEYS,

@@ -10,32 +10,39 @@ use crate::{FormatError, Value};
 const FILES: [(&str, Option<&str>); 2] =
     [("preprocessor_config.json", None), ("processor_config.json", Some("image_processor"))];
 
-/// Sets the keys of pixels that the files of a folder have.
-pub(super) fn import(folder: &Path, import: &mut Import) -> Result<(), FormatError> {
-    let Some(config) = read(folder)? else { return Ok(()) };
-    for (from, to) in [("image_mean", "image_mean"), ("image_std", "image_std")] {
-        if let Some(values) = config.optional_f64s(from)? {
+/// What a folder says about pixels.
+pub(super) type Pixels = Config;
+
+/// Reads it and sets the constants of pixels.
+pub(super) fn import(folder: &Path, import: &mut Import) -> Result<Pixels, FormatError> {
+    let config = read(folder)?.unwrap_or_default();
+    for key in ["image_mean", "image_std"] {
+        if let Some(values) = config.optional_f64s(key)? {
             if values.len() != 3 {
-                return Err(config.wrong(from, "three numbers"));
+                return Err(config.wrong(key, "three numbers"));
             }
-            import.set(to, Value::Floats(values.into_iter().map(|v| v as f32).collect()));
+            import.set(key, Value::Floats(values.into_iter().map(|v| v as f32).collect()));
         }
     }
-    // the sizes of Qwen are areas, despite their names
-    let size = config.object("size")?.unwrap_or_default();
-    for (names, to) in [
-        (["shortest_edge", "min_pixels"], "image_min_pixels"),
-        (["longest_edge", "max_pixels"], "image_max_pixels"),
-    ] {
-        let value = match config.optional_usize(names[1])? {
-            Some(pixels) => Some(pixels),
-            None => size.optional_usize(names[0])?,
-        };
-        if let Some(pixels) = value {
-            import.set(to, Value::Uint(pixels));
+    Ok(config)
+}
+
+impl Config {
+    /// A number of the object `size`.
+    pub(super) fn size(&self, key: &str) -> Result<Option<u64>, FormatError> {
+        self.object("size")?.unwrap_or_default().optional_usize(key)
+    }
+
+    /// A number, or two that are equal.
+    pub(super) fn square(&self, key: &str) -> Result<u64, FormatError> {
+        match self.get(key).and_then(|value| value.as_array()) {
+            None => self.usize(key),
+            Some(_) => match self.optional_usizes(key)?.as_deref() {
+                Some([side, other]) if side == other => Ok(*side),
+                _ => Err(self.wrong(key, "one number, or two that are equal")),
+            },
         }
     }
-    Ok(())
 }
 
 fn read(folder: &Path) -> Result<Option<Config>, FormatError> {

@@ -1,7 +1,7 @@
 //! Gemma 3: scaled embeddings, norms before and after each half of a layer, five
 //! local layers to a global one.
 
-use tern_graph::{Activation, RopeStyle};
+use tern_graph::{Activation, ImageOrder, RopeStyle};
 
 use crate::layers::{AttentionStyle, LayerStyle, QkNorm, ends_run};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
@@ -34,6 +34,8 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let style = |table| {
         AttentionStyle::full(RopeStyle::Halves, table, QkNorm::Heads, 1.0 / (scale_dim as f32).sqrt())
     };
+    let images = if b.sees { ImageOrder::Whole } else { ImageOrder::Sequence };
+    let style = |table| AttentionStyle { images, ..style(table) };
     let (full, local) = (style(global), AttentionStyle { window: Some(window), ..style(local) });
     let logits = b.decoder(&layers, |layer| if ends_run(layer, PATTERN) { full } else { local })?;
     b.softcap_logits(logits)

@@ -1,7 +1,7 @@
 //! Gemma 4: layers of two shapes, keys and values that several layers share, embeddings per layer, and
 //! experts beside the MLP.
 
-use tern_graph::{Activation, Gating, RopeStyle, Val};
+use tern_graph::{Activation, Gating, ImageOrder, RopeStyle, Val};
 
 use crate::layers::{AttentionStyle, ExpertStyle, HeadShape, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Shape, Synthetic};
@@ -176,6 +176,9 @@ fn attention_styles(b: &mut Build<'_>) -> Result<Vec<AttentionStyle>, ModelError
         let want = format!("less than the {layers} layers");
         return Err(ModelError::value(b.keys().key(SHARED_LAYERS), shared, want));
     };
+    // the sizes without inputs per layer were trained with images that are seen whole
+    let whole = b.keys().optional_usize("embedding_length_per_layer_input")?.unwrap_or(0) == 0;
+    let images = if b.sees && whole { ImageOrder::Whole } else { ImageOrder::Sequence };
     let style = |layer: usize| {
         let is_local_layer = is_local[layer];
         let head_dim = if is_local_layer { local_dim } else { b.config.head_dim };
@@ -195,6 +198,7 @@ fn attention_styles(b: &mut Build<'_>) -> Result<Vec<AttentionStyle>, ModelError
         Ok(AttentionStyle {
             shape: Some(shape),
             window: is_local_layer.then_some(window),
+            images: if is_local_layer { images } else { ImageOrder::Sequence },
             norms_values: true,
             kv_of,
             ..AttentionStyle::full(RopeStyle::Halves, table, QkNorm::Heads, 1.0)

@@ -1,9 +1,9 @@
 //! Qwen 3.5, 3.6 and 3.8, and Bonsai 27B: most layers have a gated delta rule, every fourth one attention
 //! with a gate; with and without experts. Positions have three parts, which are equal for text.
 
-use tern_graph::{Gating, KeyHeads, RopeStyle, RopeTable};
+use tern_graph::{Gating, KeyHeads, RopeStyle};
 
-use crate::layers::{AttentionStyle, LayerStyle, QkNorm};
+use crate::layers::{AttentionStyle, LayerStyle, Leftover, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 /// Sizes of the tiny shapes of tests, and decays that leave some memory.
@@ -88,7 +88,7 @@ fn build(b: &mut Build<'_>, experts: bool) -> Result<(), ModelError> {
     let recurrent = b.recurrent_layers()?;
     let base = b.keys().f32("rope.freq_base")?;
     let table = b.rope_table(base)?;
-    let table = b.sections(table)?;
+    let table = b.sections(table, Leftover::Still)?;
     let scale = b.attention_scale()?;
     let style = AttentionStyle {
         gated: true,
@@ -109,27 +109,4 @@ fn build(b: &mut Build<'_>, experts: bool) -> Result<(), ModelError> {
         b.delta_layer(x, layer, &net, [decay, beta])
     })?;
     Ok(())
-}
-
-impl Build<'_> {
-    /// The table without the pairs whose part of a position is none of the three that are equal for text.
-    /// With images, pairs turn by their part.
-    fn sections(&mut self, table: usize) -> Result<usize, ModelError> {
-        let name = "rope.dimension_sections";
-        let sections = self.keys().usizes(name)?.ok_or_else(|| self.missing(name))?;
-        let total: usize = sections.iter().take(4).fold(0, |sum, s| sum.saturating_add(*s));
-        if sections.len() < 3 || total == 0 {
-            return Err(ModelError::value(self.keys().key(name), format!("{sections:?}"), "four sizes"));
-        }
-        let RopeTable { mut freqs, magnitude, .. } = self.graph.ropes[table].clone();
-        for (i, freq) in freqs.iter_mut().enumerate() {
-            let sector = i % total;
-            if sector >= sections[sector % 3].saturating_mul(3) {
-                *freq = 0.0;
-            }
-        }
-        let part = |i: usize| if !i.is_multiple_of(3) && i < 3 * sections[i % 3] { (i % 3) as u8 } else { 0 };
-        let parts = if self.sees { (0..freqs.len()).map(part).collect() } else { vec![] };
-        Ok(self.graph.rope_table(RopeTable { freqs, magnitude, parts }))
-    }
 }
