@@ -44,7 +44,6 @@ pub static TOWERS: &[&TowerKind] = &[
     &qwen::QWEN2_5VL,
     &gemma::GEMMA3,
     &gemma::GEMMA4,
-    &gemma::GEMMA4_UNIFIED,
     &siglip::IDEFICS3,
     &siglip::LFM2,
     &pixtral::PIXTRAL,

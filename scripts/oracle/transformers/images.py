@@ -142,11 +142,6 @@ MODELS = {
                                           "use_clipped_linears": True, "standardize": False},
                         "audio_config": None, "image_token_id": IMAGE, "boi_token_id": START, "eoi_token_id": END},
                        [(24, 36)], placed_patches, features),
-    "gemma4-unified": ("Gemma4UnifiedConfig", "Gemma4UnifiedForConditionalGeneration",
-                       {"text_config": {**GEMMA4_TEXT, **LOCAL, "use_bidirectional_attention": "vision"},
-                        "vision_config": {"patch_size": 2, "pooling_kernel_size": 3, "model_patch_size": 6, "mm_embed_dim": 40, "mm_posemb_size": 24, "output_proj_dims": 40},
-                        "audio_config": None, "image_token_id": IMAGE, "boi_token_id": START, "eoi_token_id": END},
-                       [(24, 36), (12, 24)], placed_patches, features),
     "smolvlm": ("SmolVLMConfig", "SmolVLMForConditionalGeneration",
                 {"text_config": {"model_type": "llama", **SIZES}, "vision_config": {**SIGLIP, "image_size": 24, "patch_size": 4},
                  "scale_factor": 2, "image_token_id": IMAGE, "pad_token_id": 0},
@@ -179,7 +174,7 @@ MODELS = {
 # norms of these language models are stored without their one
 PLUS_ONE = {"qwen35", "gemma3"}
 # masks of `forward` are others than those of `generate`, which are the ones that the model is used with
-GENERATED = {"gemma4-unified"}
+GENERATED = set()
 
 
 def bound_of(key: str, shape: list[int], plus_one: bool) -> tuple[float, float]:

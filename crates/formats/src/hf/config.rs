@@ -90,7 +90,11 @@ impl Config {
 
     /// The whole object, without the keys of the language model in its own.
     pub(crate) fn outer(&self) -> Config {
-        Config { file: self.file.clone(), objects: self.objects.last().cloned().into_iter().collect() }
+        Config {
+            file: self.file.clone(),
+            objects: self.objects.last().cloned().into_iter().collect(),
+            read: Arc::default(),
+        }
     }
 
     /// The value of a key; `null` counts as missing.

@@ -53,7 +53,6 @@ static ALL: &[&Tower] = &[
     &qwen::QWEN2_5VL,
     &siglip::GEMMA3,
     &gemma4::GEMMA4,
-    &gemma4::GEMMA4_UNIFIED,
     &siglip::IDEFICS3,
     &siglip::LFM2VL,
     &pixtral::MISTRAL3,

@@ -33,9 +33,6 @@ const GEMMA4_PROMPT: ImagePrompt = ImagePrompt {
 pub(super) static GEMMA4: TowerKind =
     TowerKind { name: "gemma4v", archs: &["gemma4"], prompt: GEMMA4_PROMPT, build: gemma4 };
 
-pub(super) static GEMMA4_UNIFIED: TowerKind =
-    TowerKind { name: "gemma4uv", archs: &["gemma4"], prompt: GEMMA4_PROMPT, build: gemma4_unified };
-
 /// Tokens of an image of Gemma 4.
 const TOKENS: usize = 280;
 
@@ -80,24 +77,6 @@ fn gemma4(t: &mut TowerBuild<'_>) -> Result<Sizing, ModelError> {
     let x = t.last_linear(x, "mm.input_projection")?;
     t.rows(x);
     t.budget(pool)
-}
-
-fn gemma4_unified(t: &mut TowerBuild<'_>) -> Result<Sizing, ModelError> {
-    let (width, eps) = (t.b.config.width, t.b.config.eps);
-    let columns = 3 * t.patch * t.patch;
-    let norm =
-        |t: &mut TowerBuild<'_>, x, name: &str, len: usize| t.norm_with(x, name, len, NormKind::Layer, 1e-5);
-    let x = t.b.graph.input(0, columns);
-    let x = norm(t, x, "v.patch_norm.1", columns)?;
-    let x = t.embedded(x)?;
-    let x = norm(t, x, "v.patch_norm.2", width)?;
-    let x = t.add_positions(x, Some(Resampling::Axes))?;
-    let x = norm(t, x, "v.patch_norm.3", width)?;
-    let x = t.projector(x, Join::Alone);
-    let x = t.b.graph.plain_norm(x, width, eps)?;
-    let x = t.last_linear(x, "mm.input_projection")?;
-    t.rows(x);
-    t.budget(1)
 }
 
 impl TowerBuild<'_> {

@@ -1,9 +1,8 @@
 //! The towers of Gemma 4, and the embedder of its 12B, which has none.
 
 use super::super::import::Import;
-use super::super::matrix::Matrix;
 use super::{Pixels, Prefix, Tensors, Tower};
-use crate::{FolderError, FormatError, Value};
+use crate::{FormatError, Value};
 
 static TENSORS: Tensors = &[
     ("std_bias", "v.std_bias"),
@@ -73,49 +72,6 @@ pub(super) static GEMMA4: Tower = Tower {
         let table = import.take("patch_embedder.position_embedding_table")?;
         import.put("v.position_embd.weight".into(), table)?;
         import.put_flat_patches("patch_embedder.input_proj", patch)
-    },
-};
-
-pub(super) static GEMMA4_UNIFIED: Tower = Tower {
-    names: &["Gemma4UnifiedForConditionalGeneration"],
-    projector: "gemma4uv",
-    prefixes: PREFIXES,
-    tensors: &[&[
-        ("projector.embedding_projection", "mm.input_projection"),
-        ("embedder.patch_ln2", "v.patch_norm.2"),
-        ("embedder.pos_norm", "v.patch_norm.3"),
-        ("embedder.patch_dense.bias", "v.patch_embd.bias"),
-    ]],
-    keys: &[&[("mm_embed_dim", "embedding_length"), ("mm_embed_dim", "feed_forward_length")]],
-    prepare: |import, vision, pixels| {
-        import.set_eps(vision, "rms_norm_eps", 1e-6)?;
-        import.set("block_count", Value::Uint(1)); // of a tower without any; no graph reads it
-        import.set("attention.head_count", Value::Uint(1));
-        let patch = match vision.optional_usize("model_patch_size")? {
-            Some(patch) => patch,
-            None => vision.usize("patch_size")?.saturating_mul(vision.usize("pooling_kernel_size")?),
-        };
-        import.set("patch_size", Value::Uint(patch));
-        import.set_budget(pixels, patch)?;
-        let order = super::flat_order(patch)?;
-        for part in ["weight", "bias"] {
-            let norm = import.take_shaped(&format!("embedder.patch_ln1.{part}"), &[3 * patch * patch])?;
-            import.put(format!("v.patch_norm.1.{part}"), norm.gathered(order.clone()))?;
-        }
-        // rows of both axes in turn
-        let table = import.take("embedder.pos_embedding")?;
-        let &[places, 2, width] = table.shape.as_slice() else {
-            return Err(FolderError::tensor(
-                "embedder.pos_embedding",
-                "[places, 2, columns]",
-                format!("{:?}", table.shape),
-            )
-            .into());
-        };
-        let rows = (0..2 * places).map(|row| (row % places * 2 + row / places) as u32).collect();
-        let table: Matrix = table.reshaped(vec![2 * places, width]).gathered(rows);
-        import.put("v.position_embd.weight".into(), table.reshaped(vec![2, places, width]))?;
-        import.put_flat_patches("embedder.patch_dense", patch)
     },
 };
 
