@@ -4,8 +4,8 @@ at once, the same texts alone and under load.
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
 TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its
-folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browsers are
-Debian's `chromium` with `chromium-driver`, and `firefox-esr` with `geckodriver`. Missing tools are skipped with a message, or fail the run with --all.
+folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browser is
+Debian's `chromium` with `chromium-driver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse
@@ -141,11 +141,8 @@ def main():
     if has("chromium, chromedriver or selenium", browser):
         page = [python, HERE / "browser_test.py", "--url"]
         axe = Path(args.tools or "") / "page/node_modules/axe-core/axe.min.js"
-        firefox = (shutil.which("firefox-esr") or shutil.which("firefox")) and shutil.which("geckodriver")
         with server(args.tern, args.model, key=None) as (url, pid, lines):
             run("browser", [*page, url, *(["--axe", axe] if has("axe-core", args.tools and axe.exists()) else [])])
-            if has("firefox or geckodriver", firefox):
-                run("browser, Firefox", [*page, url, "--browser", "firefox"])
         with server(args.tern, args.model) as (url, pid, lines):
             run("browser, with a key", [*page, url, "--api-key", KEY])
         with server(args.tern, "stories", key=None) as (url, pid, lines):
