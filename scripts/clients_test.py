@@ -214,7 +214,7 @@ def test_openai_responses_refusals():
     bad("frobnicate", extra_body={"frobnicate": 1})
     bad("background", background=True)
     bad("max_output_tokens", max_output_tokens=0)
-    bad("input_image", input=[{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}])
+    bad("image_url", input=[{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}])
     long = [{"role": "user", "content": "word " * 9000}, {"role": "user", "content": QUESTION}]
     bad("context", input=long)
     short = create(input=long, truncation="auto")

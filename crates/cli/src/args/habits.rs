@@ -56,7 +56,6 @@ const HABITS: &[Habit] = &[
     habit(&["-r", "--reverse-prompt"], "use --stop TEXT of `run`"),
     habit(&["-md", "--model-draft", "--spec-draft-model", "--speculative-config"],
         "speculative decoding with a draft model is not supported"),
-    habit(&["-mm"], "use --mmproj FILE"),
     habit(&["-hff", "--hf-file"], "use -m org/repo:FILE"),
     habit(&["-mu", "--model-url"], "use -m org/repo:FILE, or download the file"),
     habit(&["--embedding", "--embeddings", "--reranking", "--metrics", "--slots", "--props"],
@@ -121,7 +120,7 @@ pub(crate) fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<
 
 /// The long form of a flag with one dash.
 fn long_flag(text: &str) -> Option<String> {
-    let same = [("-hf", "--hf"), ("-np", "--parallel"), ("-sys", "--system")];
+    let same = [("-hf", "--hf"), ("-mm", "--mmproj"), ("-np", "--parallel"), ("-sys", "--system")];
     if let Some((_, long)) = same.iter().find(|(short, _)| *short == text) {
         return Some(long.to_string());
     }
