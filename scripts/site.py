@@ -43,7 +43,7 @@ def faults():
     found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
     found = {path for path in found if not any(path.startswith(name) for name in OMITTED)}
     pages = listed()
-    wrong = [f"docs/SUMMARY.md: {page} is missing" for page in sorted(found - set(pages))]
+    wrong = [f"docs/SUMMARY.md: {page} is not listed" for page in sorted(found - set(pages))]
     wrong += [f"docs/SUMMARY.md: {page} does not exist" for page in pages if not (ROOT / page).exists()]
     return wrong + [f"docs/SUMMARY.md: {page} twice" for page in sorted(set(pages)) if pages.count(page) > 1]
 

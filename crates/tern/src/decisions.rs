@@ -190,12 +190,12 @@ impl Model {
     pub fn decide(&self, mut chat: Chat, questions: &[Question]) -> Result<Vec<Decision>, Error> {
         let place = QuestionPlace::add_to(&mut chat);
         let mut rendered = self.render(&chat, || false)?;
-        let after = place.split(self, &mut rendered)?;
+        let mut after = place.split(self, &mut rendered)?;
         let (shared, images) = self.encode_rendered(&mut rendered)?;
         let encode = |text: &ChatText| self.tokenizer().encode_chat(text);
         let mut reads = vec![];
         for question in questions {
-            let labels = Arc::new(Labels::new(question.kind, question.options.len(), &after, encode)?);
+            let labels = after.labels(question, encode)?;
             let tokens = encode(&after.with(question, &labels));
             self.max_tokens(shared.len() + tokens.len(), Some(1))?;
             reads.push(Read::new(tokens, &shared, &images, &labels));

@@ -59,6 +59,7 @@ mod speculation;
 mod stream;
 mod template_traits;
 mod thinking_budget;
+mod token_mask;
 mod token_rules;
 pub mod units;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tern_engine::Constraint;
 use tern_text::{CallStyle, ChannelStyle, Markup, ReasoningStyle, Tokenizer};
 
-use crate::Model;
+use crate::{Model, token_mask};
 
 /// The end of a chat's prompt, and what may precede the constrained answer.
 #[derive(Clone, Copy, Debug)]
@@ -152,15 +152,8 @@ impl Preamble {
 
     /// All tokens. Without end tokens during reasoning, which would leave the text without an answer.
     fn all(&self, with_ends: bool) -> Vec<u32> {
-        let vocab = self.tokenizer.vocab_size();
-        let mut mask = vec![u32::MAX; vocab.div_ceil(32)];
-        let past = (vocab..vocab.next_multiple_of(32)).map(|id| id as u32);
-        let ends = self.end_tokens.iter().copied().filter(|_| !with_ends);
-        for id in past.chain(ends) {
-            if let Some(word) = mask.get_mut(id as usize / 32) {
-                *word &= !(1 << (id % 32));
-            }
-        }
+        let mut mask = token_mask::all(self.tokenizer.vocab_size());
+        self.end_tokens.iter().filter(|_| !with_ends).for_each(|&id| token_mask::clear(&mut mask, id));
         mask
     }
 
@@ -212,21 +205,13 @@ impl<C: Constraint> Constraint for AfterPreamble<C> {
             State::Reasoning => Ok(self.preamble.all(false)),
             State::Free => Ok(self.preamble.all(true)),
             State::Header => {
-                let mut mask = vec![0; self.preamble.tokenizer.vocab_size().div_ceil(32)];
-                for id in self.preamble.headers.iter().flat_map(Headers::next) {
-                    if let Some(word) = mask.get_mut(id as usize / 32) {
-                        *word |= 1 << (id % 32);
-                    }
-                }
-                Ok(mask)
+                let next = self.preamble.headers.iter().flat_map(Headers::next);
+                Ok(token_mask::only(self.preamble.tokenizer.vocab_size(), next))
             }
             State::Undecided => {
                 let mut mask = self.constraint.mask()?;
-                for id in [self.preamble.think, self.preamble.call].into_iter().flatten() {
-                    if let Some(word) = mask.get_mut(id as usize / 32) {
-                        *word |= 1 << (id % 32);
-                    }
-                }
+                let also = [self.preamble.think, self.preamble.call].into_iter().flatten();
+                also.for_each(|id| token_mask::set(&mut mask, id));
                 Ok(mask)
             }
         }

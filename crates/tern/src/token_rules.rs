@@ -8,6 +8,7 @@ use tern_engine::{Constraint, SharedConstraint};
 use crate::Model;
 use crate::constraint::CompiledConstraint;
 use crate::thinking_budget::{Next, Thinking, ThinkingBudget};
+use crate::token_mask::{self, clear, set};
 
 /// Rules on the tokens of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -68,14 +69,6 @@ struct Ruled {
 }
 
 impl Ruled {
-    fn all(&self) -> Vec<u32> {
-        let mut mask = vec![u32::MAX; self.vocab.div_ceil(32)];
-        if let Some(last) = mask.last_mut().filter(|_| !self.vocab.is_multiple_of(32)) {
-            *last = (1 << (self.vocab % 32)) - 1;
-        }
-        mask
-    }
-
     /// Excludes what may not follow the text.
     fn restrict(&self, mask: &mut [u32]) {
         if self.text.len() < self.rules.min_tokens {
@@ -106,28 +99,14 @@ impl Ruled {
     }
 }
 
-fn set(mask: &mut [u32], token: u32) {
-    if let Some(word) = mask.get_mut(token as usize / 32) {
-        *word |= 1 << (token % 32);
-    }
-}
-
-fn clear(mask: &mut [u32], token: u32) {
-    if let Some(word) = mask.get_mut(token as usize / 32) {
-        *word &= !(1 << (token % 32));
-    }
-}
-
 impl Constraint for Ruled {
     fn mask(&mut self) -> Result<Vec<u32>, String> {
         if let Some(&token) = self.rules.forced.get(self.forced) {
-            let mut mask = vec![0; self.vocab.div_ceil(32)];
-            set(&mut mask, token);
-            return Ok(mask);
+            return Ok(token_mask::only(self.vocab, [token]));
         }
         let mut mask = match &mut self.inner {
             Some(inner) => inner.mask()?,
-            None => self.all(),
+            None => token_mask::all(self.vocab),
         };
         self.restrict(&mut mask);
         Ok(mask)
@@ -148,7 +127,7 @@ impl Constraint for Ruled {
         }
         let mut masks = match &mut self.inner {
             Some(inner) => inner.look_ahead(drafts),
-            None => vec![Ok(self.all()); drafts.len() + 1],
+            None => vec![Ok(token_mask::all(self.vocab)); drafts.len() + 1],
         };
         let (known, thinking) = (self.text.len(), self.thinking.clone());
         for (at, mask) in masks.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! The towers of Gemma 3, a SigLIP whose patches are pooled, and of Gemma 4, with another one or none.
+//! The towers of Gemma 3, a SigLIP whose patches are pooled, and of Gemma 4.
 
 use tern_graph::NormKind;
 use tern_images::{Filter, Sizing};

@@ -1,7 +1,6 @@
 //! `/v1/decisions` in OpenAI's shape, and `/v1/systemone` in vLLM's: answers to typed questions about an
 //! input, read from the probabilities of labels. Nothing is generated.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Extension;
@@ -10,9 +9,8 @@ use axum::extract::State;
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use tern::engine::Event;
-use tern::{
-    Chat, Decision, LabelError, Labels, Message, Question, QuestionKind, QuestionPlace, Read, Sampled,
-};
+use tern::text::ChatText;
+use tern::{Chat, Decision, Message, Question, QuestionKind, QuestionPlace, Read, Sampled};
 
 use super::responses::input;
 use super::results::results;
@@ -167,27 +165,16 @@ fn prepare(preparation: &Preparation<'_>, take_input: TakeInput) -> Result<Job> 
     let place = QuestionPlace::add_to(&mut chat);
     let mut rendered = render(&chat, &encoder)?;
     let after = place.split(&served.model, &mut rendered);
-    let after = after.map_err(|error| ApiError::bad("input", error.to_string()))?;
+    let mut after = after.map_err(|error| ApiError::bad("input", error.to_string()))?;
     let (shared, images) = images::encode(&mut rendered, &encoder)?;
-    let mut known: HashMap<(QuestionKind, usize), Arc<Labels>> = HashMap::new();
+    let encode = |text: &ChatText| served.model.tokenizer().encode_chat(text);
     let mut reads = vec![];
     for (at, AskedQuestion { question, .. }) in questions.iter().enumerate() {
         cancel.check()?;
-        let key = (question.kind, question.options.len());
-        let labels = match known.get(&key) {
-            Some(labels) => Arc::clone(labels),
-            None => {
-                let encode = |text: &tern::text::ChatText| served.model.tokenizer().encode_chat(text);
-                let labels = Labels::new(question.kind, question.options.len(), &after, encode);
-                let refusal = |error: LabelError| {
-                    let name = format!("questions[{at}]");
-                    ApiError::bad(&*name, format!("{name}: {error}"))
-                };
-                let labels = Arc::new(labels.map_err(refusal)?);
-                known.insert(key, Arc::clone(&labels));
-                labels
-            }
-        };
+        let labels = after.labels(question, encode).map_err(|error| {
+            let name = format!("questions[{at}]");
+            ApiError::bad(&*name, format!("{name}: {error}"))
+        })?;
         let tokens = encoder.chat(&after.with(question, &labels))?;
         served.model.max_tokens(shared.len() + tokens.len(), Some(1))?;
         let mut read = Read::new(tokens, &shared, &images, &labels);

@@ -29,7 +29,7 @@ pub struct LabelError {
 impl Labels {
     /// Labels for `count` options of a kind of question that is followed by `after`: `yes` and `no`, letters,
     /// or numbers from 0.
-    pub fn new(
+    pub(super) fn new(
         kind: QuestionKind,
         count: usize,
         after: &AfterQuestion,

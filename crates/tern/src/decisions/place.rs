@@ -1,9 +1,12 @@
 //! Where the question stands in a rendered conversation.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use tern_text::ChatText;
 use thiserror::Error;
 
-use super::{Labels, Question};
+use super::{LabelError, Labels, Question, QuestionKind};
 use crate::{Chat, Message, Model, RenderedChat};
 
 /// A mark in a conversation, at whose place questions are asked.
@@ -25,6 +28,8 @@ pub struct PlaceError(usize);
 pub struct AfterQuestion {
     separator: &'static str,
     after: ChatText,
+    /// The labels of questions so far: those of a kind with as many options are the same.
+    labels: HashMap<(QuestionKind, usize), Arc<Labels>>,
 }
 
 impl QuestionPlace {
@@ -65,7 +70,7 @@ impl QuestionPlace {
             range.end = range.end.min(at);
             range.start < range.end
         });
-        Ok(AfterQuestion { separator: self.separator, after })
+        Ok(AfterQuestion { separator: self.separator, after, labels: HashMap::new() })
     }
 }
 
@@ -88,12 +93,28 @@ fn answer_opening(model: &Model, rendered: &RenderedChat) -> String {
 impl AfterQuestion {
     #[cfg(test)]
     pub(super) fn of(text: &str) -> AfterQuestion {
-        AfterQuestion { separator: "", after: ChatText { text: text.into(), user: vec![] } }
+        let after = ChatText { text: text.into(), user: vec![] };
+        AfterQuestion { separator: "", after, labels: HashMap::new() }
     }
 
     /// It alone.
     pub(super) fn end(&self) -> ChatText {
         self.after.clone()
+    }
+
+    /// The labels of a question's options.
+    pub fn labels(
+        &mut self,
+        question: &Question,
+        encode: impl Fn(&ChatText) -> Vec<u32>,
+    ) -> Result<Arc<Labels>, LabelError> {
+        let key = (question.kind, question.options.len());
+        if let Some(labels) = self.labels.get(&key) {
+            return Ok(Arc::clone(labels));
+        }
+        let labels = Arc::new(Labels::new(key.0, key.1, self, encode)?);
+        self.labels.insert(key, Arc::clone(&labels));
+        Ok(labels)
     }
 
     /// The question, and what follows it. Control tokens are not recognised in the question.

@@ -1,4 +1,4 @@
-//! The towers of Gemma 4, and the embedder of its 12B, which has none.
+//! The towers of Gemma 4.
 
 use super::super::import::Import;
 use super::{Pixels, Prefix, Tensors, Tower};
@@ -36,8 +36,7 @@ const PARTS: [(&str, &str); 5] = [
     (".output_max", ".output_max"),
 ];
 
-static PREFIXES: &[Prefix] =
-    &[("vision_tower.", ""), ("embed_vision.", "projector."), ("vision_embedder.", "embedder.")];
+static PREFIXES: &[Prefix] = &[("vision_tower.", ""), ("embed_vision.", "projector.")];
 
 pub(super) static GEMMA4: Tower = Tower {
     names: &["Gemma4ForConditionalGeneration"],

@@ -2,6 +2,7 @@
 
 use super::super::config::Config;
 use super::super::import::Import;
+use super::super::renaming::paired_rows;
 use super::{Pixels, Prefix, Tensors, Tower};
 use crate::{FormatError, Value};
 
@@ -66,18 +67,13 @@ fn prepare(import: &mut Import, vision: &Config, pixels: &Pixels) -> Result<(), 
     let dim = vision.optional_usize("head_dim")?.unwrap_or(width / heads);
     import.set("attention.head_dim", Value::Uint(dim));
     // pairs are neighbours in GGUF files
-    let rows =
-        u32::try_from(heads.saturating_mul(dim)).map_err(|_| vision.wrong("head_dim", "a smaller number"))?;
-    let dim = dim as u32;
+    let rows = heads.saturating_mul(dim);
+    let order = paired_rows(rows, heads).ok_or_else(|| vision.wrong("head_dim", "a smaller, even number"))?;
     for layer in 0..vision.usize("num_hidden_layers")?.min(1 << 12) {
         for part in ["q", "k"] {
             let name = format!("transformer.layers.{layer}.attention.{part}_proj.weight");
-            let matrix = import.take_shaped(&name, &[u64::from(rows), width])?;
-            let order = (0..rows).map(|row| {
-                let (head, at) = (row / dim.max(1) * dim, row % dim.max(1));
-                head + at % 2 * (dim / 2) + at / 2
-            });
-            import.put(format!("v.blk.{layer}.attn_{part}.weight"), matrix.gathered(order.collect()))?;
+            let matrix = import.take_shaped(&name, &[rows, width])?;
+            import.put(format!("v.blk.{layer}.attn_{part}.weight"), matrix.gathered(order.clone()))?;
         }
     }
     import.put_patches("patch_conv", vision.usize("patch_size")?)

@@ -28,9 +28,6 @@ const ROPE_BASE: f32 = 10_000.0;
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     b.layer_norms = true;
-    if b.keys().optional_bool("use_parallel_residual")? == Some(true) && !b.has("blk.0.ffn_norm.weight") {
-        return Err(ModelError::MissingTensor("blk.0.ffn_norm.weight".into()));
-    }
     let base = b.keys().optional_f32("rope.freq_base")?.unwrap_or(ROPE_BASE);
     let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::None)?;
     b.decoder(&LayerStyle::PRE_NORM, |_| style)?;
