@@ -108,7 +108,6 @@ fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
     writeln!(verdicts.out, "\nops on {}", backend.info().name)?;
     let cells = backend.kv_cells();
     let all = cases::all()?.into_iter().filter(selected).filter(|c| cells.contains(&c.kv_cells));
-    let all = all.filter(|c| backend.takes_images() || !c.graph.is_of_images());
     let all: Vec<Case> = all.collect();
     let each = |backend: &mut CliResult<Box<dyn Backend>>, case: &Case| {
         let limit = match device {

@@ -54,3 +54,10 @@ fn many_tiles_of_two_bit_codes_are_multiplied_as_bits() {
 fn slots_of_half_a_round_are_multiplied_by_half_of_the_warps() {
     compare("linear q8_0 200x5120 tokens 1", &["--ops"], "3", 1).unwrap();
 }
+
+/// Slices are divided at the borders of an image whose tokens see each other. Heads of 20 columns are
+/// followed by zeros.
+#[test]
+fn tokens_of_an_image_see_each_other() {
+    compare("attend, whole images", &["--ops"], "2", 2).unwrap();
+}

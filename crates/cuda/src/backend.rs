@@ -11,7 +11,7 @@ use tern_graph::{
 use crate::bandwidth;
 use crate::driver::{Compiler, Device, SearchPaths, Staging};
 use crate::kv::{Kv, KvMemory};
-use crate::launch::{Compiled, InFlight, StepSize, scratch_bytes};
+use crate::launch::{Compiled, InFlight, StepSize, in_cells, scratch_bytes};
 use crate::shared::KvCell;
 use crate::state::{Reserved, State};
 use crate::weights::Weight;
@@ -99,6 +99,7 @@ impl Cuda {
         step.check_sequences(compiled.sequence_rules)?;
         step.check_size(compiled.most.tokens, compiled.most.outputs)?;
         step.check_inputs(&compiled.input_widths)?;
+        step.check_images(compiled.image_width)?;
         compiled.submit(step)
     }
 
@@ -118,7 +119,8 @@ impl Cuda {
                 KvCell::Half => None,
                 _ => Some([room(4)?, room(4)?]),
             };
-            Ok(KvMemory { keys: room(l.k_dim * bytes)?, values: room(l.v_dim * bytes)?, scales })
+            let [keys, values] = [l.k_dim, l.v_dim].map(|columns| room(in_cells(columns) * bytes));
+            Ok(KvMemory { keys: keys?, values: values?, scales })
         });
         let kv = Kv { spec: spec.clone(), cells: cell, memory: layers.collect::<Result<Vec<_>>>()? };
         Ok(self.add(Stored::Kv(Arc::new(kv))))
@@ -170,7 +172,8 @@ impl Backend for Cuda {
     }
 
     fn scratch(&self, graph: &Graph, max_tokens: usize, max_outputs: usize) -> u64 {
-        let most = StepSize { tokens: max_tokens, outputs: max_outputs, longest: max_tokens };
+        let most =
+            StepSize { tokens: max_tokens, outputs: max_outputs, longest: max_tokens, ..StepSize::default() };
         let scratch = scratch_bytes(graph, most, &self.device);
         (Plan::new(graph).bytes(max_tokens, max_outputs) + scratch) as u64
     }
@@ -181,9 +184,6 @@ impl Backend for Cuda {
             _ => None,
         };
         bindings.check(graph, |b| stored(b).map(|w| w.1))?;
-        if graph.image_width() > 0 || graph.ropes.iter().any(|table| !table.parts.is_empty()) {
-            return Err(BackendError::Unsupported("images: there are no CUDA kernels for them yet".into()));
-        }
         let weights = bindings.weights.iter().map(|b| {
             let weight = stored(*b).map(|w| Arc::clone(w.0));
             weight.ok_or_else(|| BackendError::Invalid(format!("buffer {} is no weight", b.0)))
@@ -208,7 +208,7 @@ impl Backend for Cuda {
         };
         let reserved = Reserved { kv, state };
         let (tokens, outputs) = (bindings.max_tokens, bindings.max_outputs);
-        let most = StepSize { tokens, outputs, longest: tokens };
+        let most = StepSize { tokens, outputs, longest: tokens, ..StepSize::default() };
         let (compiler, host_ops) = (&mut self.compiler, self.host_ops.clone());
         let compiled = Compiled::new(&self.device, compiler, graph, &weights, reserved, most, host_ops)?;
         self.programs.push(compiled);
@@ -233,10 +233,6 @@ impl Backend for Cuda {
         let Submitted { program, step, .. } = self.in_flight.swap_remove(index);
         let output = self.compiled(program)?.collect(step);
         self.check_context(output)
-    }
-
-    fn takes_images(&self) -> bool {
-        false
     }
 
     fn runs_host_ops(&self) -> bool {

@@ -42,7 +42,7 @@ fn expert_step(format: &'static Quant, sizes: ExpertSizes) -> String {
     let graph = expert_decoder_of(sizes);
     let codes = |name: &str| (name != "router" && !name.ends_with(".bias")).then_some(format);
     let Lowered { config, phases } = lower(&graph, codes, Strategy::FusedStep);
-    let ropes = [RopeTable { at: 0, pairs: 32 }];
+    let ropes = [RopeTable { at: 0, pairs: 32, parted: false }];
     let plan = FusedStepPlan { tokens: 1, config: &config, phases: &phases, ropes: &ropes, inputs: 0 };
     FusedSource::of(&plan, 132, 227 << 10).unwrap().kernel.text()
 }
@@ -108,6 +108,7 @@ fn reproducible_kernels_compile() {
             group: 4,
             capped: false,
             sloped: false,
+            images: false,
             cells,
             page_len: 32,
             reproducible: true,
@@ -141,11 +142,11 @@ fn typical_programs_have_the_machine_code_of_the_snapshot() {
     insta::assert_snapshot!(hashes(&compiled.collect::<Vec<_>>()));
 }
 
-/// Attention of encoders: heads of 32 columns, and slopes.
+/// Attention of encoders and towers: heads of 32 columns, slopes, images, heads that are followed by zeros.
 #[test]
 fn attention_of_encoders_compiles() {
     let Some(nvrtc) = nvrtc("attention_of_encoders_compiles") else { return };
-    for (head_dim, sloped) in [(32, false), (64, true)] {
+    for (head_dim, sloped, images) in [(32, false, false), (64, true, false), (72, false, true)] {
         let cells = KvCell::Half;
         let kernels = KernelShape {
             head_dim,
@@ -153,6 +154,7 @@ fn attention_of_encoders_compiles() {
             group: 1,
             capped: false,
             sloped,
+            images,
             cells,
             page_len: 32,
             reproducible: false,
@@ -211,7 +213,7 @@ fn every_kernel_compiles_for_every_generation() {
         page_len: 32,
     });
     let step = |config: &KernelConfig, tokens: usize| {
-        let ropes = [RopeTable { at: 0, pairs: 64 }];
+        let ropes = [RopeTable { at: 0, pairs: 64, parted: false }];
         let memory = FusedMemory::new(config, &[], &ropes, tokens, 132);
         let keys = config.attentions.iter().map(AttentionShape::slot).max().unwrap_or(0);
         let memory = memory.defines(Ring { slot: keys.max(9216), slots: 16 });
@@ -305,6 +307,7 @@ fn every_kernel_compiles_for_every_generation() {
             group: queries,
             capped,
             sloped: false,
+            images: false,
             cells,
             page_len: 32,
             reproducible: false,
@@ -320,6 +323,7 @@ fn every_kernel_compiles_for_every_generation() {
                 group: 8,
                 capped: false,
                 sloped: false,
+                images: false,
                 cells,
                 page_len: 32,
                 reproducible: false,

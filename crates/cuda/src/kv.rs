@@ -26,7 +26,7 @@ impl Kv {
     }
 }
 
-/// Keys and values of one layer: `[page][kv_head][page_len][dim]` halves, or bytes with scales.
+/// Keys and values of one layer: `[page][kv_head][page_len][in_cells(dim)]` halves, or bytes with scales.
 pub(crate) struct KvMemory {
     pub(crate) keys: Memory,
     pub(crate) values: Memory,

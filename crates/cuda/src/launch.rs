@@ -17,6 +17,7 @@ mod recurrent;
 mod strategy;
 mod tiled_linears;
 
+pub(crate) use attention_plan::in_cells;
 pub(crate) use in_flight::InFlight;
 pub(crate) use paged_attention::KvScales;
 pub(crate) use program::Compiled;

@@ -39,6 +39,7 @@ pub(crate) fn typical() -> Vec<KernelSource> {
         group: 4,
         capped: false,
         sloped: false,
+        images: false,
         cells: KvCell::Half,
         page_len: 32,
         reproducible: false,
@@ -64,7 +65,7 @@ fn fused_step(config: &KernelConfig, tokens: usize) -> KernelSource {
     let phases = [Phase::Route(RouteArgs::default()), Phase::Recurrent(recurrent)];
     let (source, phases) =
         if tokens == 1 { (Source::FusedStep, &phases[..]) } else { (Source::FusedBatch, &[][..]) };
-    let ropes = [RopeTable { at: 0, pairs: HEAD_DIM / 2 }];
+    let ropes = [RopeTable { at: 0, pairs: HEAD_DIM / 2, parted: false }];
     let memory = FusedMemory::new(config, phases, &ropes, tokens, BLOCKS);
     let linear = |format| LinearShape::new(4096, 1, &[PartShape { format, rows: 4096 }]);
     let linears: Vec<LinearShape> = (0..config.formats.len()).map(|format| linear(format as i32)).collect();

@@ -91,7 +91,11 @@ impl Stage {
             true => None,
             false => {
                 let pages = most / PAGE_LEN;
-                let spec = KvSpec { layers, cells: KvCells::F32, pages, page_len: PAGE_LEN, window: None };
+                let cells = match backend.kv_cells().contains(&KvCells::F32) {
+                    true => KvCells::F32,
+                    false => KvCells::F16,
+                };
+                let spec = KvSpec { layers, cells, pages, page_len: PAGE_LEN, window: None };
                 Some(backend.reserve(&Reserve::Kv(spec))?)
             }
         };

@@ -40,11 +40,6 @@ pub trait Backend: Send {
         &[KvCells::F16, KvCells::F32, KvCells::Int8]
     }
 
-    /// Whether it runs graphs with [`crate::Op::ImageRows`] and with positions in images.
-    fn takes_images(&self) -> bool {
-        true
-    }
-
     /// Whether it runs graphs with [`crate::Op::HostExperts`].
     fn runs_host_ops(&self) -> bool {
         false

@@ -12,7 +12,7 @@ mod rotation;
 
 use std::collections::HashMap;
 
-use crate::op::{Function, ImageOrder, Op, TableRow, Val, WeightId};
+use crate::op::{ImageOrder, Op, TableRow, Val, WeightId};
 use crate::{KvLayer, StateLayer};
 
 pub use adapters::{AdaptedLinear, AdapterScales, AdapterSet};
@@ -314,17 +314,6 @@ impl Graph {
         self.nodes
             .iter()
             .any(|n| matches!(&n.op, Op::Attend { args, .. } if args.images == ImageOrder::Whole))
-    }
-
-    /// Whether it has what only models that take images and their towers have.
-    pub fn is_of_images(&self) -> bool {
-        let ops = self.nodes.iter().any(|n| match &n.op {
-            Op::ImageRows { .. } | Op::ScaleColumns { .. } => true,
-            Op::Apply { function, .. } => matches!(function, Function::GeluQuick | Function::Clamp(..)),
-            Op::Attend { args, .. } => args.images != ImageOrder::Sequence,
-            _ => false,
-        });
-        ops || self.ropes.iter().any(|table| !table.parts.is_empty())
     }
 
     /// Columns that the rows of images must have at least; 0 if the graph takes no images.

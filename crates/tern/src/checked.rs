@@ -98,7 +98,6 @@ impl CheckedModel {
             memory: 0,
         };
         let images = match opened.tower.clone() {
-            Some(_) if !backend.takes_images() => return Err(Error::ImageDevice(backend.info().name)),
             Some(tower) => Some(Arc::new(tower.encoder(&tokenizer, options.threads, options.images)?)),
             None => None,
         };

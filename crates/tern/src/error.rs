@@ -129,9 +129,6 @@ pub enum Error {
     /// A file that was to be a tower.
     #[error("{0} is not an mmproj file: want a GGUF file with `general.architecture` clip")]
     NoTower(String),
-    /// A device without kernels for images.
-    #[error("{0} has no kernels for images: use --device cpu, or load the model without --mmproj")]
-    ImageDevice(String),
     /// Too many images in one conversation.
     #[error("{images} images: want at most {most}")]
     ManyImages {

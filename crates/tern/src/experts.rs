@@ -135,6 +135,7 @@ impl OpenedModel {
             weights: self.bytes_of(split.device_weights.iter()),
             adapters: self.adapters.set.bytes(),
             tower: self.tower.as_ref().map_or(0, |tower| tower.weight_bytes()),
+            tower_on_host: backend.runs_host_ops(), // a GPU
             kv: self.kv_bytes(&capacity),
             kv_tokens: capacity.kv_tokens(),
             window_tokens: capacity.window.map(|window| window.pages.saturating_mul(capacity.page_len)),

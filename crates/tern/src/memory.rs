@@ -11,8 +11,10 @@ pub struct MemoryPlan {
     pub weights: u64,
     /// The adapters.
     pub adapters: u64,
-    /// The weights of the tower of images, in the host's memory.
+    /// The weights of the tower of images, which the CPU computes.
     pub tower: u64,
+    /// Whether the device has its own memory, in which the tower is not.
+    pub tower_on_host: bool,
     /// The KV cache.
     pub kv: u64,
     /// Tokens that the KV cache holds.
@@ -43,14 +45,16 @@ pub struct HostMemory {
 impl MemoryPlan {
     /// All of it on the device.
     pub fn total(&self) -> u64 {
-        [self.adapters, self.tower, self.kv, self.state, self.scratch]
+        let tower = if self.tower_on_host { 0 } else { self.tower };
+        [self.adapters, tower, self.kv, self.state, self.scratch]
             .into_iter()
             .fold(self.weights, u64::saturating_add)
     }
 }
 
 /// `weights 3.7 MiB, KV 1.0 MiB for 512 tokens, scratch 2.1 MiB`; with adapters
-/// `weights 3.7 MiB, adapters 0.4 MiB`, with a tower `images 600.0 MiB`, with layers with a window
+/// `weights 3.7 MiB, adapters 0.4 MiB`, with a tower `images 600.0 MiB`, beside a GPU
+/// `images 600.0 MiB in host memory`, with layers with a window
 /// `KV 1.0 MiB for 4,096 tokens (1,024 in window layers)`, with recurrent layers also
 /// `state 190.0 MiB in 10 slots`, with experts in host memory
 /// `; experts of 12 of 48 layers in host memory, 4.2 GiB`.
@@ -61,7 +65,8 @@ impl fmt::Display for MemoryPlan {
             write!(f, ", adapters {}", units::bytes(self.adapters))?;
         }
         if self.tower > 0 {
-            write!(f, ", images {}", units::bytes(self.tower))?;
+            let place = if self.tower_on_host { " in host memory" } else { "" };
+            write!(f, ", images {}{place}", units::bytes(self.tower))?;
         }
         write!(f, ", KV {} for {} tokens", units::bytes(self.kv), units::thousands(self.kv_tokens as u64))?;
         if let Some(tokens) = self.window_tokens {
@@ -89,6 +94,7 @@ mod tests {
             weights: 9 * mib,
             adapters: 0,
             tower: 0,
+            tower_on_host: false,
             kv,
             kv_tokens,
             window_tokens,
@@ -106,6 +112,10 @@ mod tests {
         let sees = MemoryPlan { tower: 2 * mib, ..plan };
         assert!(
             sees.to_string().contains("adapters 3.0 MiB, images 2.0 MiB, KV") && sees.total() == 39 * mib
+        );
+        let beside = MemoryPlan { tower_on_host: true, ..sees };
+        assert!(
+            beside.to_string().contains("images 2.0 MiB in host memory, KV") && beside.total() == 37 * mib
         );
         assert!(
             plan.to_string().starts_with("weights 9.0 MiB, adapters 3.0 MiB, KV") && plan.total() == 37 * mib

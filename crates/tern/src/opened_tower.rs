@@ -49,10 +49,6 @@ impl OpenedTower {
                 Ok(Some(OpenedTower::fitting(checkpoint, model)?))
             }
             TowerFile::Auto => match OpenedTower::beside(model, options.access) {
-                Ok(Some(_)) if options.device.gpu().is_some() => {
-                    progress.warn("images are not available on GPUs yet: the model is loaded without them");
-                    Ok(None)
-                }
                 Ok(tower) => Ok(tower),
                 Err(why) => {
                     progress.warn(&format!("the model is loaded without images: {why}"));

@@ -45,12 +45,13 @@ template <int BYTES> struct Rows {
     }
 };
 
-// D: columns of a key head, V: those of a value head that a block sums, of VALUES; both multiples of 16. The blocks
+// D: columns of a key head in pages, V: those of a value head that a block sums, of VALUES; all multiples of 16, where
+// heads of other sizes are followed by zeros. OUT: columns of a value head without these. The blocks
 // that share a value head compute the same scores. G: query heads of a key head. CELL: what pages hold. QUERY_WARPS
 // have ROW_TILES * 16 rows each; KEY_WARPS have the same rows and different keys. One of the two is 1. KEYS of a tile,
 // STAGES: tiles that are read ahead, and the one in use.
-template <int D, int VALUES, int V, int G, bool CAP, int CELL, int QUERY_WARPS, int ROW_TILES, int KEY_WARPS, int KEYS,
-          int STAGES>
+template <int D, int VALUES, int V, int OUT, int G, bool CAP, int CELL, int QUERY_WARPS, int ROW_TILES, int KEY_WARPS,
+          int KEYS, int STAGES>
 struct PagedAttention {
     static constexpr int WARP_ROWS = ROW_TILES * 16, ROWS = QUERY_WARPS * WARP_ROWS,
                          THREADS = QUERY_WARPS * KEY_WARPS * 32;
@@ -69,6 +70,8 @@ struct PagedAttention {
     static_assert(V_PARTS * V == VALUES && (V_PARTS == 1 || V % 128 == 0),
                   "parts of a value head are whole chunks of x");
     static_assert(QUERY_WARPS == 1 || KEY_WARPS == 1, "warps share rows or keys");
+    static_assert(OUT == VALUES || (OUT < VALUES && V_PARTS == 1), "a block sums all of a value head that has zeros");
+    static constexpr int OUT_PART = OUT == VALUES ? V : OUT; // columns that a block writes
 
     // Sums are rescaled if a score exceeds the row's base by more than this power of two: p is a half.
     static constexpr float RAISE = CELL == HALF_CELLS ? 8 : 0;
@@ -106,6 +109,7 @@ struct PagedAttention {
         int first_value;                // the first of its columns of a value head
         int position, last;             // of the first and last token
         int begin, end;                 // keys of the block
+        int after;                      // keys that a token sees after itself
         u32 pages;                      // where its page table is in the inputs
 
         DEVICE Block(const PagedAttendArgs& p, const AttendWork& item) : work(item) {
@@ -115,13 +119,12 @@ struct PagedAttention {
             position = position_of(p.inputs, work.first_token), last = position + work.tokens - 1;
             int reach = reach_of(p.attend);
             begin = max((int)work.key_begin, max(0, position + 1 - reach) / KEYS * KEYS);
-            end = min((int)work.key_end, last + 1 + p.attend.after);
+            after = IMAGES ? work.after : p.attend.after;
+            end = min((int)work.key_end, last + 1 + after);
             pages = pages_of(p.inputs, work.first_token, p.attend.windowed) - p.inputs;
         }
         DEVICE int rows() const { return work.tokens * HEADS; }
-        DEVICE int first_column() const {
-            return (kv_head * G + first_head) * VALUES + first_value;
-        } // of its first head
+        DEVICE int first_column() const { return (kv_head * G + first_head) * OUT + first_value; } // of its first head
     };
 
     static DEVICE int first_row_of(int thread) { return thread / 32 % QUERY_WARPS * WARP_ROWS; }
@@ -323,7 +326,7 @@ struct PagedAttention {
         }
 
         // Sets scores of keys that a row does not see to -INFINITY.
-        static DEVICE void mask(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, int reach, int after) {
+        static DEVICE void mask(float (&s)[ROW_TILES][KEY_TILES][4], const Block& b, int key, int reach) {
             int thread = fixed_thread(), lane = thread % 32,
                 first_row = first_row_of(thread); // not in registers while keys are read
 #pragma unroll
@@ -331,7 +334,8 @@ struct PagedAttention {
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
                     int own = b.position + (first_row + r * 16 + half * 8 + lane / 4) / HEADS - key;
-                    int most = min(own + after, b.end - 1 - key), least = own + 1 - reach;
+                    int most = min(own + b.after, b.end - 1 - key), least = own + 1 - reach;
+                    if (IMAGES) least = max(least, (int)b.work.first_key - key);
 #pragma unroll
                     for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
@@ -417,8 +421,9 @@ struct PagedAttention {
                         }
                 }
             if constexpr (SLOPED) slope(s, b, key, args);
-            bool whole = key + KEYS - 1 <= min(b.position + args.after, b.end - 1) && key > b.last - reach_of(args);
-            if (!whole) mask(s, b, key, reach_of(args), args.after);
+            bool whole = key + KEYS - 1 <= min(b.position + b.after, b.end - 1) && key > b.last - reach_of(args) &&
+                         (!IMAGES || key >= (int)b.work.first_key);
+            if (!whole) mask(s, b, key, reach_of(args));
 #pragma unroll
             for (int first = 0; first < KEY_TILES; first += RAISED_KEYS / 8) {
                 raise(s, first);
@@ -611,23 +616,24 @@ struct PagedAttention {
     // Writes the outputs of a block: as halves in the order of the next linear, or as floats.
     static DEVICE void write(const PagedAttendArgs& p, const Block& b, const u8* shared, int thread) {
         const float *sums = (const float*)(shared + SUMS_AT), *factors = (const float*)(shared + FACTORS_AT);
-        int first = b.first_column(), columns = b.heads * V, order = p.y_half.order;
+        int first = b.first_column(), columns = b.heads * OUT_PART, order = p.y_half.order;
         if (!p.y_half.at) {
             for (int i = thread; i < b.rows() * (V / 4); i += THREADS) {
                 int row = i / (V / 4), d = i % (V / 4) * 4, token = row / HEADS, head = row % HEADS;
-                if (head >= b.heads) continue;
+                if (head >= b.heads || (OUT < VALUES && d >= OUT)) continue;
                 float4 v = *(const float4*)(sums + row * SUM_STRIDE + d);
                 float by = factors[row];
-                *(float4*)(row_of(p.attend.y, b.work.first_token + token) + first + head * VALUES + d) = {
+                *(float4*)(row_of(p.attend.y, b.work.first_token + token) + first + head * OUT + d) = {
                     v.x * by, v.y * by, v.z * by, v.w * by};
             }
             return;
         }
         auto output = [&](int token, int column) { // counted from `first`
-            int row = token * HEADS + column / VALUES;
-            return sums[row * SUM_STRIDE + column % VALUES] * factors[row];
+            int row = token * HEADS + column / OUT;
+            return sums[row * SUM_STRIDE + column % OUT] * factors[row];
         };
-        if (order == BYTES_ORDER || (first % 128 == 0 && columns % 128 == 0)) { // the same columns and positions
+        if (OUT == VALUES && (order == BYTES_ORDER || (first % 128 == 0 && columns % 128 == 0))) { // the same columns
+                                                                                                   // and positions
             for (int i = thread; i < b.work.tokens * (columns / 8); i += THREADS) {
                 int token = i / (columns / 8), column = i % (columns / 8) * 8,
                     at = first + column / V * VALUES + column % V;

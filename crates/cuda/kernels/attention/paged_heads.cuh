@@ -4,13 +4,16 @@
 
 #include "attention/paged_attention.cuh"
 
-// Four neighbouring columns of a head per lane, and four more in every further 128.
-template <int D> struct HeadQuads {
-    static constexpr int N = (D + 127) / 128;
+// Four neighbouring columns of a head per lane, and four more in every further 128. STORED: columns in memory,
+// the last of which are zeros.
+template <int D, int STORED> struct HeadQuads {
+    static constexpr int N = (STORED + 127) / 128;
+    static_assert(D % 4 == 0 && STORED % 4 == 0, "columns are read and written by four");
     float v[N][4];
 
     static DEVICE int column(int n) { return n * 128 + threadIdx.x % 32 * 4; }
     static DEVICE bool has(int n) { return D % 128 == 0 || column(n) < D; }
+    static DEVICE bool stores(int n) { return STORED % 128 == 0 || column(n) < STORED; }
 
     DEVICE void load(const float* from) {
 #pragma unroll
@@ -92,7 +95,7 @@ template <int D> struct HeadQuads {
     template <bool FINITE, bool AS_BYTES = false> DEVICE void store_halves(u16* to, float by) const {
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            if (!has(n)) continue;
+            if (!stores(n)) continue;
             u32 low = to_half2<FINITE>(v[n][0] * by, v[n][1] * by), high = to_half2<FINITE>(v[n][2] * by, v[n][3] * by);
             int k = column(n);
             if constexpr (AS_BYTES) {
@@ -118,7 +121,7 @@ template <int D> struct HeadQuads {
         if (!is_finite(by)) scale = by = 0;
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            if (!has(n)) continue;
+            if (!stores(n)) continue;
             u32 word = 0;
             if constexpr (CELL == INT8_CELLS) {
 #pragma unroll
@@ -136,14 +139,18 @@ template <int D> struct HeadQuads {
 
 // A warp makes a query head, or the key and the value of a key head.
 template <int D, int V, bool CAP, int CELL> struct PagedHeads {
+    static constexpr int KEY_CELLS = in_cells(D), VALUE_CELLS = in_cells(V);
+    using Key = HeadQuads<D, KEY_CELLS>;
+    using Value = HeadQuads<V, VALUE_CELLS>;
+
     static DEVICE void query(const PagedAttendArgs& p, int token, int head, const float2* turn, float* scratch) {
         const AttendArgs& a = p.attend;
-        HeadQuads<D> q;
+        Key q;
         q.load(row_of(a.q.x, token) + head * D);
         q.norm(a.q);
         q.rotate(a, turn, scratch);
         float scale = scale_at(a, position_of(p.inputs, token));
-        q.template store_halves<false, CELL != HALF_CELLS>(p.q + ((long)token * a.heads + head) * D,
+        q.template store_halves<false, CELL != HALF_CELLS>(p.q + ((long)token * a.heads + head) * KEY_CELLS,
                                                            CAP ? scale : scale * LOG2E);
     }
 
@@ -151,8 +158,8 @@ template <int D, int V, bool CAP, int CELL> struct PagedHeads {
     static DEVICE void key_and_value(const PagedAttendArgs& p, int token, int head, long slot, const float2* turn,
                                      float* scratch) {
         const AttendArgs& a = p.attend;
-        HeadQuads<V> v;
-        HeadQuads<D> k;
+        Value v;
+        Key k;
         v.load(row_of(a.v, token) + head * V);
         k.load(row_of(a.k.x, token) + head * D);
         k.norm(a.k);
@@ -161,14 +168,14 @@ template <int D, int V, bool CAP, int CELL> struct PagedHeads {
         if constexpr (CELL == HALF_CELLS) {
             if (!finite)
 #pragma unroll
-                for (int n = 0; n < HeadQuads<D>::N; n++)
+                for (int n = 0; n < Key::N; n++)
                     k.v[n][0] = k.v[n][1] = k.v[n][2] = k.v[n][3] = __int_as_float(0x7fc00000);
-            k.template store_halves<false>(a.keys + slot * D, 1);
-            v.template store_halves<true>(a.values + slot * V, 1);
+            k.template store_halves<false>(a.keys + slot * KEY_CELLS, 1);
+            v.template store_halves<true>(a.values + slot * VALUE_CELLS, 1);
         } else {
             finite &= k.all_finite();
-            float key_scale = k.template store_bytes<CELL>((u8*)a.keys + slot * D),
-                  value_scale = v.template store_bytes<CELL>((u8*)a.values + slot * V);
+            float key_scale = k.template store_bytes<CELL>((u8*)a.keys + slot * KEY_CELLS),
+                  value_scale = v.template store_bytes<CELL>((u8*)a.values + slot * VALUE_CELLS);
             if (threadIdx.x % 32 == 0)
                 p.key_scales[slot] = finite ? key_scale : __int_as_float(0x7fc00000),
                 p.value_scales[slot] = value_scale;

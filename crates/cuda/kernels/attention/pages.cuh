@@ -4,6 +4,9 @@
 
 #include "base/phase.cuh"
 
+// Columns of a head in pages: the last of them are zeros.
+DEVICE constexpr int in_cells(int columns) { return (columns + HEAD_CELLS - 1) / HEAD_CELLS * HEAD_CELLS; }
+
 // The index of the key of one head at a position that is in this page.
 DEVICE long slot_in(const AttendArgs& a, u32 page, int position, int head) {
     return ((long)page * a.kv_heads + head) * PAGE_LEN + position % PAGE_LEN;

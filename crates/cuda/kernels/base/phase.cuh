@@ -11,6 +11,12 @@
 
 DEVICE int rows_of(const u32* inputs, int outputs_only) { return inputs[outputs_only ? OUTPUTS : TOKENS]; }
 DEVICE int position_of(const u32* inputs, int token) { return inputs[inputs[POSITIONS_AT] + token]; }
+// The angle of a pair, by the position or by a part of it, which follows the frequencies.
+DEVICE float angle_of(const u32* inputs, const float* freqs, int pairs, int parted, int token, int pair) {
+    int turns =
+        parted ? inputs[inputs[TURNS_AT] + 3 * token + ((const int*)freqs)[pairs + pair]] : position_of(inputs, token);
+    return (float)turns * freqs[pair];
+}
 DEVICE int output_row(const u32* inputs, int output) { return inputs[inputs[OUTPUT_ROWS_AT] + output]; }
 // `windowed`: of layers with a window, in which entries before the window of the slice's first token are any page.
 DEVICE const u32* pages_of(const u32* inputs, int token, int windowed) {

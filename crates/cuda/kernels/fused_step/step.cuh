@@ -66,7 +66,8 @@ DEVICE void step(const StepArgs& args) {
             pair = i % Sizes::MOST_PAIRS;
         if (pair >= args.pairs[table]) continue;
         float2 turn;
-        sincosf((float)info.position[token] * args.freqs[table][pair], &turn.y, &turn.x);
+        sincosf(angle_of(inputs, args.freqs[table], args.pairs[table], args.parted[table], token, pair), &turn.y,
+                &turn.x);
         turns[(table * TOKENS_AT_ONCE + token) * Sizes::MOST_PAIRS + pair] = turn;
     }
 

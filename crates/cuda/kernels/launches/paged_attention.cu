@@ -1,19 +1,21 @@
 // Attention of many tokens, for one shape of attention.
 //
-// Defined by the host: PAGE_LEN, HEAD_DIM, V_DIM, V_PART (columns of a value head per block), QUERY_GROUP (query heads
-// of a key head), CAPPED (whether scores have a soft cap), SLOPED (whether they decrease with the distance of the key),
-// CELLS (what pages hold), and what AttentionTiles of src/launch/attention_plan.rs decides: PREFILL_WARPS,
-// PREFILL_ROWS, PREFILL_KEYS, PREFILL_SHARED, DECODE_WARPS, DECODE_STAGES and DECODE_SHARED.
+// Defined by the host: PAGE_LEN, HEAD_DIM, V_DIM, V_PART (columns in pages of a value head per block), QUERY_GROUP
+// (query heads of a key head), CAPPED (whether scores have a soft cap), IMAGES (whether tokens of an image see each
+// other), SLOPED (whether they decrease with the distance of the key), CELLS (what pages hold), and what AttentionTiles
+// of src/launch/attention_plan.rs decides: PREFILL_WARPS, PREFILL_ROWS, PREFILL_KEYS, PREFILL_SHARED, DECODE_WARPS,
+// DECODE_STAGES and DECODE_SHARED.
 
 #include "attention/paged_attention.cuh"
 #include "attention/paged_heads.cuh"
 
 constexpr int HEADS_WARPS = 8;
 
-using Prefill = PagedAttention<HEAD_DIM, V_DIM, V_PART, QUERY_GROUP, CAPPED, CELLS, PREFILL_WARPS,
+constexpr int KEY_CELLS = in_cells(HEAD_DIM), VALUE_CELLS = in_cells(V_DIM);
+using Prefill = PagedAttention<KEY_CELLS, VALUE_CELLS, V_PART, V_DIM, QUERY_GROUP, CAPPED, CELLS, PREFILL_WARPS,
                                PREFILL_ROWS / PREFILL_WARPS / 16, 1, PREFILL_KEYS, 2>;
-using Decode =
-    PagedAttention<HEAD_DIM, V_DIM, V_PART, QUERY_GROUP, CAPPED, CELLS, 1, 1, DECODE_WARPS, 16, DECODE_STAGES>;
+using Decode = PagedAttention<KEY_CELLS, VALUE_CELLS, V_PART, V_DIM, QUERY_GROUP, CAPPED, CELLS, 1, 1, DECODE_WARPS, 16,
+                              DECODE_STAGES>;
 static_assert(Prefill::SHARED == PREFILL_SHARED && Decode::SHARED == DECODE_SHARED,
               "the host has reserved shared memory for it");
 static_assert(QUERY_GROUP <= PREFILL_ROWS, "a tile has all heads of a token");
@@ -30,7 +32,7 @@ extern "C" __global__ void __launch_bounds__(HEADS_WARPS * 32)
     float* scratch = (float*)(turn + HEAD_DIM / 2) + warp * HEAD_DIM;
     bool real = token < rows_of(p.inputs, false); // the host wrote the inputs: there is no kernel to wait for
     for (int i = threadIdx.x; real && i < a.pairs; i += HEADS_WARPS * 32)
-        sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
+        sincosf(angle_of(p.inputs, a.freqs, a.pairs, a.parted, token, i), &turn[i].y, &turn[i].x);
     bool key = a.v.at && head >= a.heads && head < a.heads + a.kv_heads;
     long slot = real && key
                     ? slot_of(a, pages_of(p.inputs, token, a.windowed), position_of(p.inputs, token), head - a.heads)

@@ -201,7 +201,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
     float2* turn = (float2*)shared_bytes;
     float* scratch = (float*)(turn + max(a.pairs, 1)) + warp * a.head_dim;
     for (int i = threadIdx.x; i < a.pairs; i += PHASE_THREADS)
-        sincosf((float)position_of(p.inputs, token) * a.freqs[i], &turn[i].y, &turn[i].x);
+        sincosf(angle_of(p.inputs, a.freqs, a.pairs, a.parted, token, i), &turn[i].y, &turn[i].x);
     __syncthreads();
     int stored = a.v.at ? 2 * a.kv_heads : 0;
     for (int i = warp; i < a.heads + stored; i += PHASE_WARPS) {
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(PHASE_THREADS) make_heads(const __g
         } else {
             int head = (i - a.heads) % a.kv_heads;
             long slot = slot_of(a, pages_of(p.inputs, token, a.windowed), position_of(p.inputs, token), head);
-            u16 *key = a.keys + slot * a.head_dim, *value = a.values + slot * a.v_dim;
+            u16 *key = a.keys + slot * in_cells(a.head_dim), *value = a.values + slot * in_cells(a.v_dim);
             if (i < a.heads + a.kv_heads) {
                 bool finite = true; // of the value: if it is not, the key becomes NaN, see score_new in attend.cuh
                 for (int k = threadIdx.x % 32; k < a.v_dim; k += 32)
@@ -248,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
     int from = a.window > 0 ? max(0, position + 1 - a.window) : 0;
     for (int at = from + warp; at <= position; at += ATTEND_WARPS) {
         long slot = slot_of(a, pages, at, kv_head);
-        const u16* key = a.keys + slot * a.head_dim;
+        const u16* key = a.keys + slot * in_cells(a.head_dim);
         float score = 0;
 #pragma unroll
         for (int i = 0; i < MOST_DIMS; i++)
@@ -257,7 +257,7 @@ extern "C" __global__ void __launch_bounds__(ATTEND_THREADS) attend(const __grid
         if (a.softcap > 0) score = soft_capped(score, a.softcap);
         float next = fmaxf(most, score), base = next == -INFINITY ? 0.f : next; // all scores so far are -INFINITY
         float keep = expf(most - base), now = expf(score - base);
-        const u16* value = a.values + slot * a.v_dim;
+        const u16* value = a.values + slot * in_cells(a.v_dim);
 #pragma unroll
         for (int i = 0; i < MOST_DIMS; i++) {
             float v = i * 32 + lane < a.v_dim ? to_float(value[i * 32 + lane]) : 0.f;

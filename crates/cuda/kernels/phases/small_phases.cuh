@@ -258,7 +258,6 @@ template <int THREADS> DEVICE void run(const FragmentArgs& a, const BlockContext
 template <int THREADS> DEVICE void run(const RopeArgs& a, const BlockContext& c) {
     int rest = a.head_dim - 2 * a.pairs, items = a.pairs + rest, heads = a.width / a.head_dim;
     for (int token = c.block; token < c.inputs[TOKENS]; token += c.blocks) {
-        float position = position_of(c.inputs, token);
         for (int i = threadIdx.x; i < heads * items; i += THREADS) {
             int item = i % items;
             const float* x = a.x.at + token * a.x.stride + i / items * a.head_dim;
@@ -270,7 +269,7 @@ template <int THREADS> DEVICE void run(const RopeArgs& a, const BlockContext& c)
             }
             int k0 = a.interleaved ? 2 * item : item, k1 = a.interleaved ? 2 * item + 1 : item + a.pairs;
             float sine, cosine;
-            sincosf(position * a.freqs[item], &sine, &cosine);
+            sincosf(angle_of(c.inputs, a.freqs, a.pairs, a.parted, token, item), &sine, &cosine);
             float x0 = load_float(x + k0) * a.magnitude, x1 = load_float(x + k1) * a.magnitude;
             y[k0] = x0 * cosine - x1 * sine;
             y[k1] = x0 * sine + x1 * cosine;
@@ -302,8 +301,23 @@ template <int THREADS> DEVICE void run(const ElementArgs& e, const BlockContext&
         else if (e.what == SCALE) y = x * e.by;
         else if (e.what == SOFTCAP) y = soft_capped(x, e.by);
         else if (e.what == GATE_ROWS) y = activate(SIGMOID, other, x, 0.f);
+        else if (e.what == APPLY_GELU_QUICK) y = x * reciprocal(1.f + expf(-1.702f * x));
+        else if (e.what == CLAMP) y = x != x ? x : fminf(fmaxf(x, e.low), e.by);
         else y = activate_any(e.what == APPLY_GELU ? GELU : GELU_TANH, x, 1.f, 0.f);
         e.y.at[row * e.y.stride + k] = y;
+    }
+}
+
+template <int THREADS> DEVICE void run(const ImageRowsArgs& a, const BlockContext& c) {
+    const u32* rows = c.inputs[IMAGE_ROWS_AT] ? c.inputs + c.inputs[IMAGE_ROWS_AT] : nullptr;
+    long count = (long)c.inputs[TOKENS] * a.width;
+    for (long begin = (long)c.block * THREADS; begin < count;
+         begin += (long)c.blocks * THREADS) { // the lanes of a warp wait together
+        long i = min(begin + threadIdx.x, count - 1);
+        int token = i / a.width, k = i % a.width, row = rows ? (int)rows[token] : -1;
+        float x = awaited_float(row_of(a.x, token) + k, a.x.mask, c.epoch);
+        if (row >= 0) x = (a.adds ? x : 0.f) + load_float(a.rows + (long)row * a.row_width + a.start + k);
+        if (begin + threadIdx.x < count) store_tagged(row_of(a.y, token) + k, x, a.y.mask, c.epoch);
     }
 }
 

@@ -5,8 +5,14 @@
 //! separate kernels and lists.
 
 use std::cmp::Reverse;
+use std::iter;
+use std::ops::Range;
 
-use crate::shared::{ATTEND_SEGMENT, AttendWork, MOST_VALUE_COLS, WORK_HEADER};
+use tern_graph::Slice;
+
+use crate::shared::{
+    ALL_KEYS, ATTEND_SEGMENT, AttendWork, HEAD_CELLS, ImageOrder, MOST_VALUE_COLS, WORK_HEADER,
+};
 
 /// Query rows of a decode tile.
 pub(super) const DECODE_ROWS: usize = 16;
@@ -26,7 +32,7 @@ const SEGMENTS_PER_PROCESSOR: [usize; 2] = [64, 16];
 /// `kernels/launches/paged_attention.cu` has them as definitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AttentionTiles {
-    /// Columns of a value head that a block sums.
+    /// Columns of a value head in pages that a block sums.
     pub(super) v_part: usize,
     /// Warps of a prefill block.
     pub(super) prefill_warps: usize,
@@ -53,6 +59,7 @@ impl AttentionTiles {
         most_shared: usize,
         reproducible: bool,
     ) -> AttentionTiles {
+        let [head_dim, v_dim] = [head_dim, v_dim].map(in_cells);
         let wide = head_dim.max(v_dim) > MOST_VALUE_COLS;
         let v_dim = v_dim / value_parts(v_dim); // of a block
         let most_rows = if head_dim > 192 || v_dim > 128 || reproducible { 64 } else { MOST_PREFILL_ROWS };
@@ -101,6 +108,11 @@ impl AttentionTiles {
     }
 }
 
+/// Columns of a head in pages: the last of them are zeros.
+pub(crate) fn in_cells(columns: usize) -> usize {
+    columns.next_multiple_of(HEAD_CELLS)
+}
+
 /// Blocks that share a value head.
 pub(super) fn value_parts(v_dim: usize) -> usize {
     v_dim.div_ceil(MOST_VALUE_COLS)
@@ -122,6 +134,8 @@ pub(super) struct PagedShape {
     pub(super) window: usize,
     /// Keys after a token that it sees.
     pub(super) after: usize,
+    /// What tokens of an image see of it.
+    pub(super) images: ImageOrder,
     /// Query rows of a prefill tile.
     pub(super) prefill_rows: usize,
     /// Whether keys are split at segments, whose results are combined.
@@ -175,6 +189,17 @@ pub(super) enum TileKind {
     Prefill,
 }
 
+/// Consecutive tokens of a slice: of an image in which tokens see each other, or of none.
+struct Run {
+    first_token: usize,
+    position: usize,
+    len: usize,
+    /// Position after the last token of the slice.
+    end: usize,
+    /// Positions of the image.
+    image: Option<Range<usize>>,
+}
+
 /// Tokens of a slice, and the keys that one of them sees.
 #[derive(Clone, Copy)]
 struct Tile {
@@ -182,6 +207,10 @@ struct Tile {
     tokens: usize,
     begin: usize,
     end: usize,
+    /// The first key that all of them see, if images are alone.
+    first_key: usize,
+    /// Keys after a token that it sees, up to `end`.
+    after: usize,
 }
 
 impl Tile {
@@ -201,8 +230,8 @@ pub(super) struct WorkList {
 }
 
 impl WorkList {
-    /// Plans tiles of this kind; slices are positions and lengths.
-    fn plan(&mut self, slices: &[(usize, usize)], shape: &PagedShape, kind: TileKind) {
+    /// Plans tiles of this kind.
+    fn plan(&mut self, slices: &[Slice], shape: &PagedShape, kind: TileKind) {
         let blocks = shape.blocks_per_item(kind);
         let total: usize = tiles(slices, shape, kind).map(|tile| tile.keys()).sum();
         let limit = (total * blocks).div_ceil(BLOCKS_PER_PROCESSOR * shape.processors).max(SPLIT_KEYS);
@@ -231,6 +260,8 @@ impl WorkList {
                 first_segment: first_segment as u32,
                 partial: self.partials as u32,
                 arrival: self.arrivals as u32,
+                first_key: tile.first_key as u32,
+                after: tile.after as u32,
             }));
             if splits > 1 {
                 self.partials += results(splits) * blocks;
@@ -252,24 +283,55 @@ impl WorkList {
     }
 }
 
-/// The tiles of this kind.
-fn tiles(slices: &[(usize, usize)], shape: &PagedShape, kind: TileKind) -> impl Iterator<Item = Tile> {
-    let (window, after, each) = (shape.window, shape.after, shape.tile_tokens(kind));
-    let first_tokens = slices.iter().scan(0, |next, &(_, len)| {
-        *next += len;
-        Some(*next - len)
-    });
-    slices.iter().zip(first_tokens).filter(move |&(&(_, len), _)| shape.kind_of(len) == kind).flat_map(
-        move |(&(position, len), first)| {
-            (0..len).step_by(each).map(move |at| {
-                let tokens = each.min(len - at);
-                let seen = if window > 0 { (position + at + 1).saturating_sub(window) } else { 0 };
-                let begin = seen / KEY_ALIGN * KEY_ALIGN;
-                let end = position + len.min(at + tokens + after);
-                Tile { first_token: first + at, tokens, begin, end }
+/// The slices of a step, divided where images begin and end if their tokens see each other.
+fn runs(slices: &[Slice], divided: bool) -> impl Iterator<Item = Run> {
+    let mut tokens = 0;
+    slices.iter().flat_map(move |slice| {
+        let Range { start, end } = slice.positions();
+        let first_token = tokens;
+        tokens += slice.len;
+        let mut next = start;
+        iter::from_fn(move || {
+            let position = next;
+            let image = slice.images.at(position).filter(|_| divided);
+            let borders = slice.images.iter().filter(|_| divided).map(|image| image.start);
+            next = match image {
+                Some(image) => image.end().min(end),
+                None => borders.filter(|border| *border > position).chain([end]).min()?.min(end),
+            };
+            (position < end).then(|| Run {
+                first_token: first_token + position - start,
+                position,
+                len: next - position,
+                end,
+                image: image.map(|image| image.start..image.end()),
             })
-        },
-    )
+        })
+    })
+}
+
+/// The tiles of this kind.
+fn tiles(slices: &[Slice], shape: &PagedShape, kind: TileKind) -> impl Iterator<Item = Tile> {
+    let (each, divided) = (shape.tile_tokens(kind), shape.images != ImageOrder::Sequence);
+    let runs = runs(slices, divided).filter(move |run| shape.kind_of(run.len) == kind);
+    runs.flat_map(move |run| {
+        (0..run.len).step_by(each).map(move |at| {
+            let (first_token, position) = (run.first_token + at, run.position + at);
+            let tokens = each.min(run.len - at);
+            let seen = if shape.window > 0 { (position + 1).saturating_sub(shape.window) } else { 0 };
+            let tile = |seen: usize, end: usize, after: usize| {
+                let begin = seen / KEY_ALIGN * KEY_ALIGN;
+                Tile { first_token, tokens, begin, end: end.min(run.end), first_key: 0, after }
+            };
+            match &run.image {
+                None => tile(seen, position + tokens + shape.after, shape.after),
+                Some(image) if shape.images == ImageOrder::Alone => {
+                    Tile { first_key: image.start, ..tile(image.start, image.end, ALL_KEYS) }
+                }
+                Some(image) => tile(seen, image.end, ALL_KEYS),
+            }
+        })
+    })
 }
 
 /// The work of a step's attention; it is planned again for each step, in the same memory.
@@ -280,8 +342,8 @@ pub(super) struct AttentionPlan {
 }
 
 impl AttentionPlan {
-    /// Plans a step of slices, given by position and length.
-    pub(super) fn plan(&mut self, slices: &[(usize, usize)], shape: &PagedShape) {
+    /// Plans a step of slices.
+    pub(super) fn plan(&mut self, slices: &[Slice], shape: &PagedShape) {
         self.decode.plan(slices, shape, TileKind::Decode);
         self.prefill.plan(slices, shape, TileKind::Prefill);
     }
@@ -289,6 +351,10 @@ impl AttentionPlan {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use tern_graph::{ImageRows, Images};
+
     use super::*;
 
     fn shape(group: usize, window: usize) -> PagedShape {
@@ -297,6 +363,7 @@ mod tests {
             group,
             window,
             after: 0,
+            images: ImageOrder::Sequence,
             prefill_rows: 128,
             reproducible: false,
             value_parts: 1,
@@ -305,8 +372,9 @@ mod tests {
     }
 
     fn planned(slices: &[(usize, usize)], shape: &PagedShape) -> AttentionPlan {
+        let slices = slices.iter().map(|(position, len)| Slice::new(*len, *position, vec![]));
         let mut plan = AttentionPlan::default();
-        plan.plan(slices, shape);
+        plan.plan(&slices.collect::<Vec<_>>(), shape);
         plan
     }
 
@@ -352,12 +420,36 @@ mod tests {
 
     #[test]
     fn keys_after_a_token_are_covered_up_to_the_end_of_its_sequence() {
-        for (window, after) in [(0, crate::shared::ALL_KEYS), (1, 0), (65, 64), (301, 300)] {
+        for (window, after) in [(0, ALL_KEYS), (1, 0), (65, 64), (301, 300)] {
             for group in [1, 4] {
                 let shape = PagedShape { after, ..shape(group, window) };
                 check_coverage(&[(0, 300), (0, 5), (0, 1), (0, 8192), (0, 63)], &shape);
             }
         }
+    }
+
+    #[test]
+    fn tokens_of_an_image_are_tiles_of_their_own() {
+        let image = |len| Arc::new(ImageRows { len, ..ImageRows::default() });
+        let images = Images::new([(3, image(40)), (50, image(7))]);
+        let slices = [Slice { images, ..Slice::new(60, 0, vec![]) }];
+        let rule = |images: ImageOrder, window: usize| {
+            let mut plan = AttentionPlan::default();
+            plan.plan(&slices, &PagedShape { images, window, ..shape(4, 0) });
+            let items = plan.decode.items.iter().chain(&plan.prefill.items);
+            let mut items: Vec<_> = items
+                .map(|w| (w.first_token, w.tokens, w.key_begin, w.key_end, w.first_key, w.after))
+                .collect();
+            items.sort_unstable();
+            items
+        };
+        let all = ALL_KEYS as u32;
+        assert_eq!(rule(ImageOrder::Sequence, 0), [(0, 32, 0, 32, 0, 0), (32, 28, 0, 60, 0, 0)]);
+        let text = [(0, 3, 0, 3, 0, 0), (43, 7, 0, 50, 0, 0), (57, 3, 0, 60, 0, 0)];
+        let whole = [(3, 32, 0, 43, 0, all), (35, 8, 0, 43, 0, all), (50, 7, 0, 57, 0, all)];
+        assert_eq!(rule(ImageOrder::Whole, 0), [text[0], whole[0], whole[1], text[1], whole[2], text[2]]);
+        let alone = [(3, 32, 0, 43, 3, all), (35, 8, 0, 43, 3, all), (50, 7, 0, 57, 50, all)];
+        assert_eq!(rule(ImageOrder::Alone, 0), [text[0], alone[0], alone[1], text[1], alone[2], text[2]]);
     }
 
     #[test]
@@ -410,7 +502,7 @@ mod tests {
         assert_eq!(counts(&[(9, 1), (9, 2)], 24), (1, 1)); // one token is always a decode tile
         let mut words = vec![];
         planned(&[(0, 4)], &shape(4, 0)).decode.write(&mut words);
-        assert_eq!(words, [1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 4, 0, 1, 1, 0, 0, 0]);
+        assert_eq!(words, [1, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 4, 0, 1, 1, 0, 0, 0, 0, 0]);
         assert_eq!(words.len(), WorkList::words(1));
     }
 

@@ -43,6 +43,8 @@ const FIELDS_TILES: usize = 4;
 pub(crate) struct RopeTable {
     pub(crate) at: u64,
     pub(crate) pairs: usize,
+    /// Whether the parts of positions that pairs turn by follow the frequencies.
+    pub(crate) parted: bool,
 }
 
 /// Sizes of everything but the ring.
@@ -282,7 +284,7 @@ mod tests {
     fn memory(cols: i32, tokens: usize) -> FusedMemory {
         let mut linear = LinearArgs { cols, chunks: cols / 128, parts: 1, ..LinearArgs::default() };
         linear.part[0] = Part { bytes: 1280, rows: 8192, tiles: 512, ..Part::default() };
-        let ropes = [RopeTable { at: 0, pairs: 64 }];
+        let ropes = [RopeTable { at: 0, pairs: 64, parted: false }];
         FusedMemory::new(&KernelConfig::default(), &[Phase::Linear(linear)], &ropes, tokens, 132)
     }
 

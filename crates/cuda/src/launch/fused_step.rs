@@ -102,7 +102,7 @@ impl FusedStep {
             ..StepArgs::default()
         };
         for (i, rope) in ropes.iter().enumerate() {
-            (args.freqs[i], args.pairs[i]) = (rope.at, rope.pairs as i32);
+            (args.freqs[i], args.pairs[i], args.parted[i]) = (rope.at, rope.pairs as i32, rope.parted.into());
         }
         let grid = Grid { shared: text.shared, ..Grid::new(blocks, 1, (WARPS + 1) * 32) };
         let kernel = StepKernel::Compiling(kernel);
@@ -180,7 +180,7 @@ impl LaunchStrategy for FusedStep {
 
     fn serves(&self, size: StepSize) -> bool {
         let fits = size.tokens.max(size.outputs) <= self.tokens && size.longest <= MOST_NEW;
-        fits && !matches!(self.kernel, StepKernel::Compiling(_))
+        fits && !size.whole_images && !matches!(self.kernel, StepKernel::Compiling(_))
     }
 
     fn border(&self) -> Option<usize> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tern_graph::{BackendError, Step};
 
 use super::attention_plan::{
-    AttentionPlan, AttentionTiles, DECODE_ROWS, MOST_PREFILL_ROWS, PagedShape, TileKind, WorkList,
+    AttentionPlan, AttentionTiles, DECODE_ROWS, MOST_PREFILL_ROWS, PagedShape, TileKind, WorkList, in_cells,
     most_items, most_partials, value_parts,
 };
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Memory, Source};
 use crate::kv::Kv;
 use crate::lower::intern;
 use crate::shared::{
-    AttendArgs, HalfX, KvCell, MOST_HEAD_DIM, MOST_VALUE_COLS, PagedAttendArgs, Phase, WORK_AT,
+    AttendArgs, HalfX, ImageOrder, KvCell, MOST_HEAD_DIM, MOST_VALUE_COLS, PagedAttendArgs, Phase, WORK_AT,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -32,6 +32,8 @@ pub(crate) struct KernelShape {
     pub(crate) capped: bool,
     /// Scores decrease with the distance of the key.
     pub(crate) sloped: bool,
+    /// Tokens of an image see each other.
+    pub(crate) images: bool,
     pub(crate) cells: KvCell,
     pub(crate) page_len: usize,
     /// Whether no bit depends on how keys are shared.
@@ -46,6 +48,7 @@ impl KernelShape {
             group: (a.heads / a.kv_heads) as usize,
             capped: a.softcap > 0.0,
             sloped: a.alibi > 0.0,
+            images: image_order(a) != ImageOrder::Sequence,
             cells: kv.cells,
             page_len: kv.spec.page_len,
             reproducible,
@@ -67,7 +70,7 @@ impl KernelShape {
 
     pub(crate) fn source(&self, shared_memory: usize) -> KernelSource {
         let tiles = self.tiles(shared_memory);
-        let KernelShape { head_dim, v_dim, group, capped, sloped, cells, page_len, .. } = self;
+        let KernelShape { head_dim, v_dim, group, capped, sloped, images, cells, page_len, .. } = self;
         let defines = vec![
             ("PAGE_LEN", page_len.to_string()),
             ("HEAD_DIM", head_dim.to_string()),
@@ -76,6 +79,7 @@ impl KernelShape {
             ("QUERY_GROUP", group.to_string()),
             ("CAPPED", capped.to_string()),
             ("SLOPED", sloped.to_string()),
+            ("IMAGES", images.to_string()),
             ("CELLS", (*cells as i32).to_string()),
             ("PREFILL_WARPS", tiles.prefill_warps.to_string()),
             ("PREFILL_ROWS", tiles.prefill_rows.to_string()),
@@ -137,18 +141,22 @@ pub(super) struct PagedAttention {
     partial: [Memory; 2],
     arrivals: [Memory; 2],
     inputs: u64,
-    /// Positions and lengths of the slices of a step.
-    slices: Vec<(usize, usize)>,
 }
 
 fn attends(phases: &[Phase]) -> impl Iterator<Item = &AttendArgs> {
     phases.iter().filter_map(|phase| if let Phase::Attend(a) = phase { Some(a) } else { None })
 }
 
-/// Whether the kernels can run all attention phases: heads are read in whole fragments, with 16-byte loads,
-/// and a tile has all heads of a token.
+/// What tokens of an image see of it.
+fn image_order(a: &AttendArgs) -> ImageOrder {
+    let orders = [ImageOrder::Sequence, ImageOrder::Whole, ImageOrder::Alone];
+    orders.into_iter().find(|order| *order as i32 == a.images).unwrap_or(ImageOrder::Sequence)
+}
+
+/// Whether the kernels can run all attention phases: heads are read with 16-byte loads, and a tile has all
+/// heads of a token.
 pub(super) fn fits(device: &Device, phases: &[Phase], kv: &Kv) -> bool {
-    let whole = |n: i32| n % 16 == 0 && n <= MOST_VALUE_COLS as i32;
+    let whole = |n: i32| n % 4 == 0 && n <= MOST_VALUE_COLS as i32;
     let wide = |n: i32, part: usize| n % part as i32 == 0 && n <= MOST_HEAD_DIM as i32;
     let aligned = |at: u64, stride: i64| at.is_multiple_of(16) && stride % 4 == 0;
     let memory = device.facts.shared_memory;
@@ -168,7 +176,7 @@ pub(super) fn fits(device: &Device, phases: &[Phase], kv: &Kv) -> bool {
 pub(super) fn most_partial_bytes(v_dim: usize, device: &Device) -> usize {
     let most = |kind| most_partials(device.facts.processors, kind, device.reproducible);
     let rows = most(TileKind::Prefill) * MOST_PREFILL_ROWS + most(TileKind::Decode) * DECODE_ROWS;
-    rows * (v_dim + 2) * 4
+    rows * (in_cells(v_dim) + 2) * 4
 }
 
 /// Words of work lists that a step of up to `tokens` may need after its inputs.
@@ -211,6 +219,7 @@ impl PagedAttention {
                 group: shape.group,
                 window: a.window as usize,
                 after: a.after as usize,
+                images: image_order(a),
                 prefill_rows: tiles.prefill_rows,
                 reproducible: device.reproducible,
                 value_parts: value_parts(shape.v_dim),
@@ -220,10 +229,10 @@ impl PagedAttention {
             if plan == plans.len() {
                 plans.push(Planned { shape: paged, plan: AttentionPlan::default() });
             }
-            q = q.max((a.heads * a.head_dim) as usize * config.max_tokens * 2);
+            q = q.max(a.heads as usize * in_cells(shape.head_dim) * config.max_tokens * 2);
             for (bytes, kind) in partial.iter_mut().zip([TileKind::Decode, TileKind::Prefill]) {
                 let results = most_partials(paged.processors, kind, device.reproducible);
-                *bytes = (*bytes).max(results * paged.rows(kind) * (shape.v_dim + 2) * 4);
+                *bytes = (*bytes).max(results * paged.rows(kind) * (in_cells(shape.v_dim) + 2) * 4);
             }
             launched.push(PlannedPhase { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
         }
@@ -237,19 +246,16 @@ impl PagedAttention {
             partial: [device.allocate(partial[0])?, device.allocate(partial[1])?],
             arrivals: [device.allocate(counters)?, device.allocate(counters)?],
             inputs: config.inputs,
-            slices: vec![],
         })
     }
 
     /// Plans a step, and appends its work lists to its inputs.
     pub(super) fn plan(&mut self, step: &Step, words: &mut Vec<u32>) {
-        self.slices.clear();
-        self.slices.extend(step.slices.iter().map(|s| (s.position, s.len)));
         let table = words.len();
         words[WORK_AT] = table as u32;
         words.resize(table + 2 * self.plans.len(), 0);
         for (i, Planned { shape, plan }) in self.plans.iter_mut().enumerate() {
-            plan.plan(&self.slices, shape);
+            plan.plan(&step.slices, shape);
             for (n, list) in [&plan.decode, &plan.prefill].into_iter().enumerate() {
                 words.resize(words.len().next_multiple_of(LIST_ALIGN), 0);
                 words[table + 2 * i + n] = words.len() as u32;
@@ -289,7 +295,10 @@ impl PagedAttention {
         };
         let stored = if a.v.at == 0 { 0 } else { a.kv_heads };
         let heads = ((a.heads + stored) as usize).div_ceil(HEADS_WARPS);
-        let grid = Grid { shared: 36 * kernels.shape.head_dim, ..Grid::new(tokens, heads, HEADS_WARPS * 32) };
+        let grid = Grid {
+            shared: 36 * in_cells(kernels.shape.head_dim),
+            ..Grid::new(tokens, heads, HEADS_WARPS * 32)
+        };
         // SAFETY: the struct is the kernel's; there is a block for some heads of each token.
         unsafe { kernels.make_heads.launch(grid, &args)? };
         let tiles = &kernels.tiles;
@@ -323,7 +332,9 @@ impl ShapeKernels {
         Ok(ShapeKernels {
             shape,
             tiles,
-            make_heads: module.kernel("make_heads_half")?.with_shared_memory(36 * shape.head_dim)?,
+            make_heads: module
+                .kernel("make_heads_half")?
+                .with_shared_memory(36 * in_cells(shape.head_dim))?,
             decode: module.kernel("attend_decode")?.with_shared_memory(tiles.decode_shared)?,
             prefill: module.kernel("attend_prefill")?.with_shared_memory(tiles.prefill_shared)?,
         })

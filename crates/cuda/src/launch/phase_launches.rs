@@ -19,8 +19,8 @@ use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Sou
 use crate::kv::Kv;
 use crate::lower::KernelConfig;
 use crate::shared::{
-    ATTEND_THREADS, AttendArgs, FLOAT_ROWS, FLOAT_TOKENS, FloatLinearArgs, FloatLinearsArgs, KvCell,
-    LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
+    ATTEND_THREADS, AttendArgs, FLOAT_ROWS, FLOAT_TOKENS, FloatLinearArgs, FloatLinearsArgs, ImageOrder,
+    KvCell, LargePhase, PHASE_THREADS, PHASE_WARPS, Phase, PhaseArgs, THREADS,
 };
 
 type Result<T> = std::result::Result<T, BackendError>;
@@ -189,7 +189,7 @@ fn recorded_size(size: StepSize, exact: bool) -> Option<StepSize> {
     let outputs = if size.outputs == 0 { 0 } else { whole_tile(size.outputs)? };
     let tile = whole_tile(size.tokens)?;
     let tokens = if exact { tile.min(size.tokens.next_power_of_two()) } else { tile };
-    Some(StepSize { tokens, outputs, longest: 0 })
+    Some(StepSize { tokens, outputs, longest: 0, ..StepSize::default() })
 }
 
 /// The kernels of all phases.
@@ -227,7 +227,9 @@ impl PhaseKernels {
             let message = "KV cache of 8 bits: the heads of this model have odd sizes, use f16";
             return Err(BackendError::Unsupported(message.into()));
         }
-        let sees_later = |phase: &Phase| matches!(phase, Phase::Attend(a) if a.after > 0);
+        let order = ImageOrder::Sequence as i32;
+        let sees_later =
+            |phase: &Phase| matches!(phase, Phase::Attend(a) if a.after > 0 || a.images != order);
         if attention.is_none() && plan.phases.iter().any(sees_later) {
             let message = "attention that is not causal: the heads of this model have odd sizes, use the CPU";
             return Err(BackendError::Unsupported(message.into()));

@@ -22,7 +22,7 @@ use crate::lower::{
     passed_as_halves, passes_before_norm, without_host, work,
 };
 use crate::sampling::{Sampler, is_plain};
-use crate::shared::KvCell;
+use crate::shared::{IMAGE_ROWS_AT, KvCell};
 use crate::state::Reserved;
 use crate::weights::Weight;
 
@@ -42,6 +42,11 @@ pub(crate) struct Compiled {
     buffers: Vec<StepBuffers>,
     device: Arc<Device>,
     pub(crate) vocab: usize,
+    kinds: InputKinds,
+    /// Tokens of an image see each other.
+    whole_images: bool,
+    /// Columns that the rows of images must have.
+    pub(crate) image_width: usize,
     /// Columns of each input of a step.
     pub(crate) input_widths: Vec<usize>,
     pub(crate) sequence_rules: SequenceRules,
@@ -107,6 +112,9 @@ impl Compiled {
             buffers: vec![],
             device: Arc::clone(device),
             vocab: graph.vocab(),
+            kinds: InputKinds::of(graph),
+            whole_images: graph.keeps_images_whole(),
+            image_width: graph.image_width(),
             input_widths: graph.input_widths(),
             sequence_rules: graph.sequence_rules(),
             reserved,
@@ -141,14 +149,18 @@ impl Compiled {
             return Err(BackendError::Invalid(message.into()));
         }
         let longest = step.slices.iter().map(|slice| slice.len).max().unwrap_or(0);
-        let size = StepSize { tokens: step.tokens.len(), outputs: step.outputs.len(), longest };
+        let size = StepSize {
+            tokens: step.tokens.len(),
+            outputs: step.outputs.len(),
+            longest,
+            whole_images: self.divides(step),
+        };
         let mut buffers = match self.buffers.pop() {
             Some(buffers) => buffers,
             None => StepBuffers::new(&self.device, self.memory.inputs.len(), self.memory.sampled.len())?,
         };
         let windowed = self.reserved.kv.as_ref().is_some_and(|kv| kv.spec.window.is_some());
-        let adapters = self.sequence_rules.adapters;
-        let mut words = inputs::pack(step, InputKinds { windowed, adapters });
+        let mut words = inputs::pack(step, self.kinds, windowed);
         let strategy = self.strategies.of(size)?;
         strategy.plan(step, &mut words);
         let (needed, reserved) = (words.len() * 4, self.memory.inputs.len());
@@ -162,6 +174,9 @@ impl Compiled {
             to.copy_from_slice(&word.to_le_bytes());
         }
         self.memory.inputs.write_pinned(0, &buffers.inputs, words.len() * 4)?;
+        if words[IMAGE_ROWS_AT] > 0 {
+            self.memory.image_rows.write(0, bytemuck::cast_slice(&inputs::image_rows(step)))?;
+        }
         strategy.launch(size)?;
         self.sampled = step.outputs.iter().map(|o| o.sample.is_some()).collect();
         if wants_logits {
@@ -178,6 +193,11 @@ impl Compiled {
         self.memory.sampled.read_pinned(&mut buffers.sampled, size.outputs * 4)?;
         buffers.done.record()?;
         Ok(InFlight::Running(Running { buffers, sampled: self.sampled.clone() }))
+    }
+
+    /// Whether a step has tokens of an image that see each other.
+    fn divides(&self, step: &Step) -> bool {
+        self.whole_images && step.slices.iter().any(|s| s.positions().any(|at| s.images.at(at).is_some()))
     }
 
     /// Waits for a step.

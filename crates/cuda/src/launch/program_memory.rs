@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tern_graph::{BackendError, Graph, KvSize, Op, Plan};
 
+use super::attention_plan::in_cells;
 use super::experts::ExpertCounts;
 use super::fused_memory::RopeTable;
 use super::fused_step::STEP_TOKENS;
+use super::inputs::InputKinds;
 use super::linear_tiling::recorded_tokens;
 use super::strategy::StepSize;
 use super::tiled_linears::x_bytes;
@@ -26,7 +28,7 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, device: &Device) -> u
     let attention = graph.nodes.iter().filter_map(|n| match &n.op {
         Op::Attend { args, .. } => {
             // as floats for odd heads, as halves
-            let queries = args.heads * args.head_dim * most.tokens * (4 + 2);
+            let queries = args.heads * in_cells(args.head_dim) * most.tokens * (4 + 2);
             Some(queries + paged_attention::most_partial_bytes(args.v_dim, device))
         }
         _ => None,
@@ -51,7 +53,8 @@ pub(crate) fn scratch_bytes(graph: &Graph, most: StepSize, device: &Device) -> u
     let [rows, several] = [STEP_TOKENS.iter().sum::<usize>(), STEP_TOKENS.len() - 1];
     let tagged = tagged * (4 * rows + several * 3 * FRAGMENT_TOKENS);
     let sampling = Sampler::scratch_bytes(most.outputs, graph.output_width());
-    x + attention.max().unwrap_or(0) + tagged + sampling
+    let image_rows = most.tokens * graph.image_width() * 4;
+    x + attention.max().unwrap_or(0) + tagged + sampling + image_rows
 }
 
 /// All allocations of a program, and their addresses.
@@ -61,6 +64,8 @@ pub(super) struct ProgramMemory {
     pub(super) sampled: Memory,
     pub(super) addresses: Addresses,
     pub(super) ropes: Vec<RopeTable>,
+    /// The rows of images that take the place of tokens of a step.
+    pub(super) image_rows: Memory,
     slots: Vec<Memory>,
     /// The slot of the last node.
     result: usize,
@@ -92,7 +97,8 @@ impl ProgramMemory {
             }
         }
         let work = paged_attention::most_words(attentions.len(), device.facts.processors, most.tokens);
-        let inputs = device.allocate((inputs::reserved_words(most, pages, graph.adapters()) + work) * 4)?;
+        let inputs =
+            device.allocate((inputs::reserved_words(most, pages, InputKinds::of(graph)) + work) * 4)?;
         let rows = most.outputs.max(1);
         let sampled = device.allocate(rows.max(most.tokens) * 4)?;
         let mut scratch = vec![];
@@ -113,10 +119,14 @@ impl ProgramMemory {
         } else {
             None
         };
-        let tables = graph.ropes.iter().map(|t| device.upload(bytemuck::cast_slice(&t.freqs)));
+        let tables = graph.ropes.iter().map(|table| device.upload(bytemuck::cast_slice(&rope_words(table))));
         let tables = tables.collect::<Result<Vec<_>>>()?;
         let ropes = tables.iter().zip(&graph.ropes);
-        let ropes = ropes.map(|(at, table)| RopeTable { at: at.pointer(), pairs: table.freqs.len() });
+        let ropes = ropes.map(|(at, table)| RopeTable {
+            at: at.pointer(),
+            pairs: table.freqs.len(),
+            parted: !table.parts.is_empty(),
+        });
         let kv = needs.reserved.kv.iter();
         let kv = kv.flat_map(|kv| kv.memory.iter().enumerate().map(move |(i, m)| (i, m, kv)));
         let kv = kv.map(|(layer, m, kv)| KvAddresses {
@@ -127,6 +137,7 @@ impl ProgramMemory {
         let state = needs.reserved.state.iter().flat_map(|state| &state.memory);
         let signs = graph.rotations.iter().map(|r| device.upload(bytemuck::cast_slice(&r.signs)));
         let signs = signs.collect::<Result<Vec<_>>>()?;
+        let image_rows = device.allocate(most.tokens * graph.image_width() * 4)?;
         let addresses = Addresses {
             slots: slots.iter().map(Memory::pointer).collect(),
             weights: needs.weights.iter().map(|w| w.by_address()).collect(),
@@ -138,18 +149,26 @@ impl ProgramMemory {
             attention,
             argmax,
             sampled: sampled.pointer(),
+            image_rows: image_rows.pointer(),
         };
         let ropes = ropes.collect();
         scratch.extend(tables);
         scratch.extend(signs);
         let result = plan.slot[last];
-        Ok(ProgramMemory { inputs, sampled, addresses, ropes, slots, result, _scratch: scratch })
+        Ok(ProgramMemory { inputs, sampled, addresses, ropes, image_rows, slots, result, _scratch: scratch })
     }
 
     /// The rows of the last node.
     pub(super) fn result(&self) -> &Memory {
         &self.slots[self.result]
     }
+}
+
+/// Frequencies, and then the parts of positions if there are several.
+fn rope_words(table: &tern_graph::RopeTable) -> Vec<u32> {
+    let freqs = table.freqs.iter().map(|freq| freq.to_bits());
+    let parts = (0..table.freqs.len()).map(|pair| table.parts.get(pair).map_or(0, |part| u32::from(*part)));
+    freqs.chain(parts.filter(|_| !table.parts.is_empty())).collect()
 }
 
 /// Bytes of attention's scratch.

@@ -5,12 +5,14 @@ use tern_graph::{BackendError, Step};
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// The size of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct StepSize {
     pub(crate) tokens: usize,
     pub(crate) outputs: usize,
     /// The most tokens of one sequence.
     pub(crate) longest: usize,
+    /// Whether it has tokens of an image that see each other.
+    pub(crate) whole_images: bool,
 }
 
 /// A way to launch all phases of a step whose inputs are on the device.
@@ -110,12 +112,15 @@ mod tests {
             .map(|most| -> Box<dyn LaunchStrategy> { Box::new(Recorded { most, log: Arc::clone(&log) }) });
         let mut strategies = Strategies::new(list.into());
         for (tokens, outputs) in [(1, 1), (1, 2), (5, 0)] {
-            let size = StepSize { tokens, outputs, longest: tokens };
+            let size = StepSize { tokens, outputs, longest: tokens, ..StepSize::default() };
             strategies.of(size).unwrap().launch(size).unwrap();
         }
         assert_eq!(*log.lock().unwrap(), [(1, 1), (4, 1), (64, 5)]);
-        let refused =
-            strategies.of(StepSize { tokens: 65, outputs: 1, longest: 1 }).err().unwrap().to_string();
+        let refused = strategies
+            .of(StepSize { tokens: 65, outputs: 1, longest: 1, ..StepSize::default() })
+            .err()
+            .unwrap()
+            .to_string();
         assert!(refused.contains("a step of 65 tokens and 1 outputs; available: up to 1, up to 4, up to 64"));
     }
 }

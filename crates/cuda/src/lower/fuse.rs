@@ -79,9 +79,8 @@ impl Fuser<'_> {
                 Function::Gelu => elements(x, None, ElementKind::ApplyGelu, 0.0),
                 Function::GeluTanh => elements(x, None, ElementKind::ApplyGeluTanh, 0.0),
                 Function::Tanh => elements(x, None, ElementKind::SoftCap, 1.0),
-                Function::GeluQuick | Function::Clamp(..) => {
-                    return Err(BackendError::Unsupported(format!("{function:?} has no CUDA kernel")));
-                }
+                Function::GeluQuick => elements(x, None, ElementKind::ApplyGeluQuick, 0.0),
+                Function::Clamp(low, high) => Fused::Clamp { x, low, high, out },
             },
             Op::Norm { x, len, weight, bias, eps, kind } => {
                 Fused::Norm { x, norm: Norm { len, weight, bias, eps, kind }, out }
@@ -124,12 +123,8 @@ impl Fuser<'_> {
             Op::Columns { .. } => elements(out, None, ElementKind::Scale, 1.0),
             Op::Outputs { x } => Fused::Outputs { x, mean: false, out },
             Op::Means { x } => Fused::Outputs { x, mean: true, out },
-            Op::ScaleColumns { .. } => {
-                return Err(BackendError::Unsupported("scale_columns has no CUDA kernel".into()));
-            }
-            Op::ImageRows { .. } => {
-                return Err(BackendError::Unsupported("image_rows has no CUDA kernel".into()));
-            }
+            Op::ScaleColumns { x, by } => Fused::ScaleColumns { x, by, out },
+            Op::ImageRows { x, start, adds } => Fused::ImageRows { x, start, adds, out },
             Op::Input { index } => Fused::Host(HostPhase::Write { index, out }),
             Op::HostExperts { x, logits, piece } => Fused::Host(HostPhase::Send { x, logits, piece, out }),
             Op::Conv { x, weight, bias, layer, silu } => {

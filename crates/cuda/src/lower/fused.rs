@@ -197,6 +197,26 @@ pub(crate) enum Fused {
         by: f32,
         out: Val,
     },
+    /// Each value within bounds.
+    Clamp {
+        x: Val,
+        low: f32,
+        high: f32,
+        out: Val,
+    },
+    /// Each column times its entry of a vector.
+    ScaleColumns {
+        x: Val,
+        by: WeightId,
+        out: Val,
+    },
+    /// Columns from `start` on of the rows of images, in place of x of their tokens or added to it.
+    ImageRows {
+        x: Val,
+        start: usize,
+        adds: bool,
+        out: Val,
+    },
     /// Some columns of each head of `a`, and then those of the same head of `b`.
     JoinHeads {
         a: Val,
@@ -230,9 +250,12 @@ pub(crate) fn work(graph: &Graph, phase: &Fused) -> Work {
             (reads.collect(), outs.iter().map(|p| p.out).collect())
         }
         Fused::FloatLinear(l) => (l.matrices.route().into_iter().chain([l.x]).collect(), vec![l.matrix.out]),
-        Fused::Norm { x, out, .. } | Fused::Rope { x, out, .. } | Fused::Outputs { x, out, .. } => {
-            (vec![*x], vec![*out])
-        }
+        Fused::Norm { x, out, .. }
+        | Fused::Rope { x, out, .. }
+        | Fused::Clamp { x, out, .. }
+        | Fused::ScaleColumns { x, out, .. }
+        | Fused::ImageRows { x, out, .. }
+        | Fused::Outputs { x, out, .. } => (vec![*x], vec![*out]),
         Fused::Attend(a) => {
             let stored = a.stored.into_iter().flat_map(|s| [s.k.x, s.v]);
             ([a.q.x].into_iter().chain(stored).collect(), vec![a.out])

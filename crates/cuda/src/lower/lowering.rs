@@ -12,10 +12,10 @@ use super::fused::{
 use super::kernel_config::{KernelConfig, intern};
 use super::tagged_values::TaggedValues;
 use crate::shared::{
-    self, ALL_KEYS, ArgmaxArgs, AttendArgs, ConvArgs, ElementArgs, EmbedArgs, ExpertArgs, FloatKind,
-    FloatLinearArgs, GatingKind, HeadArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS, MOST_HEAD_DIM,
-    MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs, OutputsArgs, Part, PassedArgs, Phase, RopeArgs,
-    RouteArgs, RouterLinear, RowNormArgs, TILE, View,
+    self, ALL_KEYS, ArgmaxArgs, AttendArgs, ConvArgs, ElementArgs, ElementKind, EmbedArgs, ExpertArgs,
+    FloatKind, FloatLinearArgs, GatingKind, HeadArgs, ImageRowsArgs, JoinHeadsArgs, LinearArgs, MOST_EXPERTS,
+    MOST_HEAD_DIM, MOST_PARTS, MOST_USED_EXPERTS, MixArgs, NormArgs, OutputsArgs, Part, PassedArgs, Phase,
+    RopeArgs, RouteArgs, RouterLinear, RowNormArgs, TILE, View,
 };
 use crate::weights::{Layout, WeightRef};
 
@@ -35,6 +35,8 @@ pub(crate) struct Addresses {
     pub(crate) argmax: Option<ArgmaxScratch>,
     /// Sampled token ids of the step before.
     pub(crate) sampled: u64,
+    /// Rows of images.
+    pub(crate) image_rows: u64,
     /// Slots of each recurrent layer.
     pub(crate) state: Vec<u64>,
     /// Signs of each rotation.
@@ -136,7 +138,7 @@ impl Lowering<'_> {
                 head_dim: *head_dim as i32,
                 pairs: self.graph.ropes[rope.table].freqs.len() as i32,
                 interleaved: i32::from(rope.style == RopeStyle::Interleaved),
-                pad: 0,
+                parted: i32::from(!self.graph.ropes[rope.table].parts.is_empty()),
             }),
             Fused::Attend(attend) => Phase::Attend(self.attend(attend)?),
             Fused::Route(route) => Phase::Route(self.route(route)?),
@@ -150,13 +152,28 @@ impl Lowering<'_> {
                 width: self.width(*out),
             }),
             Fused::Elements { a, b, kind, by, out } => Phase::Elements(ElementArgs {
-                a: self.view(*a),
                 b: b.map(|b| self.view(b)).unwrap_or_default(),
-                y: self.out(*out),
                 by: *by,
-                what: *kind as i32,
+                ..self.elements(*a, *kind, *out)
+            }),
+            Fused::Clamp { x, low, high, out } => Phase::Elements(ElementArgs {
+                low: *low,
+                by: *high,
+                ..self.elements(*x, ElementKind::Clamp, *out)
+            }),
+            // the vector is each row of b
+            Fused::ScaleColumns { x, by, out } => Phase::Elements(ElementArgs {
+                b: View { at: self.vector(Some(*by))?, ..View::default() },
+                ..self.elements(*x, ElementKind::Product, *out)
+            }),
+            Fused::ImageRows { x, start, adds, out } => Phase::ImageRows(ImageRowsArgs {
+                x: self.view(*x),
+                y: self.out(*out),
+                rows: self.addresses.image_rows,
                 width: self.width(*out),
-                outputs_only: self.outputs_only(*out),
+                row_width: self.graph.image_width() as i32,
+                start: *start as i32,
+                adds: i32::from(*adds),
             }),
             Fused::JoinHeads { a, every, start, len, b, heads, out } => Phase::JoinHeads(JoinHeadsArgs {
                 a: self.view(*a),
@@ -180,6 +197,12 @@ impl Lowering<'_> {
                 return Err(BackendError::Other(format!("{host:?}: the host has no kernels")));
             }
         })
+    }
+
+    fn elements(&self, a: Val, kind: ElementKind, out: Val) -> ElementArgs {
+        let (width, outputs_only) = (self.width(out), self.outputs_only(out));
+        let (a, y) = (self.view(a), self.out(out));
+        ElementArgs { a, y, what: kind as i32, width, outputs_only, ..ElementArgs::default() }
     }
 
     /// Where a value is read: in its own rows, or in columns of another value's.
@@ -417,14 +440,15 @@ impl Lowering<'_> {
             let message = format!("attend: heads of {dim} columns, at most {MOST_HEAD_DIM} are supported");
             return Err(BackendError::Unsupported(message));
         }
-        if args.images != ImageOrder::Sequence {
-            let message = "attention of whole images has no CUDA kernel";
-            return Err(BackendError::Unsupported(message.into()));
-        }
         let (window, after) = match (args.causal, args.window) {
             (true, window) => (window.unwrap_or(0), 0),
             (false, None) => (0, ALL_KEYS),
             (false, Some(window)) => (window / 2 + 1, window / 2),
+        };
+        let images = match args.images {
+            ImageOrder::Sequence => shared::ImageOrder::Sequence,
+            ImageOrder::Whole => shared::ImageOrder::Whole,
+            ImageOrder::Alone => shared::ImageOrder::Alone,
         };
         let scratch = self.addresses.attention;
         let ready =
@@ -464,6 +488,8 @@ impl Lowering<'_> {
             windowed: i32::from(kv.windowed),
             after: after as i32,
             alibi: args.alibi.unwrap_or(0.0),
+            parted: i32::from(table.is_some_and(|t| !t.parts.is_empty())),
+            images: images as i32,
             pad: 0,
         })
     }

@@ -72,6 +72,9 @@ fn line(phase: &Phase) -> String {
         Phase::Elements(a) => {
             format!("elements {} kind {} {} by {} -> {}", view(&a.a), a.what, view(&a.b), a.by, view(&a.y))
         }
+        Phase::ImageRows(a) => {
+            format!("image rows {} adds {} start {} -> {}", view(&a.x), a.adds, a.start, view(&a.y))
+        }
         Phase::JoinHeads(a) => format!("join heads {} {} -> {}", view(&a.a), view(&a.b), view(&a.y)),
         Phase::Outputs(a) => {
             let what = if a.mean != 0 { "means" } else { "output rows" };

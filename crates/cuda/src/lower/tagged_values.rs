@@ -87,9 +87,8 @@ impl Tags {
     fn of(graph: &Graph, phase: &Fused) -> Tags {
         match phase {
             Fused::Linear(_) | Fused::Attend(_) | Fused::Route(_) => Tags { reads: true, writes: true },
-            Fused::Conv(_) | Fused::Recurrent(_) | Fused::Transform(_) | Fused::JoinHeads { .. } => {
-                Tags { reads: true, writes: true }
-            }
+            Fused::Conv(_) | Fused::Recurrent(_) | Fused::Transform(_) => Tags { reads: true, writes: true },
+            Fused::JoinHeads { .. } | Fused::ImageRows { .. } => Tags { reads: true, writes: true },
             Fused::FloatLinear(l) if l.has_few_rows(graph) => Tags { reads: true, writes: true },
             Fused::Embed { .. } => Tags { reads: false, writes: true },
             // other phases read and write values without tags, behind a barrier

@@ -63,6 +63,7 @@ pub(crate) fn lower(
         attention: AttentionScratch { ready: 0xe000, partial: 0xe100, arrivals: 0xe200 },
         argmax: Some(ArgmaxScratch { values: 0xd000, ids: 0xd100 }),
         sampled: 0xd200,
+        image_rows: 0xe000,
         state: (0..graph.states.len() as u64).map(|i| 0x9000_0000 + (i << 20)).collect(),
         signs: (0..graph.rotations.len() as u64).map(|i| 0xf800 + 0x100 * i).collect(),
         inputs: 0xff00,

@@ -159,6 +159,9 @@ shared_constants! {
     /// Bytes of a chunk of x in fields.
     FIELDS_BYTES: usize = 544;
 
+    /// The columns of a head in pages are a multiple of this.
+    HEAD_CELLS: usize = 16;
+
     /// Words of a step's inputs before the arrays.
     INPUTS_HEADER: usize = 16;
     /// Where token ids begin, in words; the words after it say the same of the other arrays.
@@ -189,6 +192,10 @@ shared_constants! {
     SLICE_COUNT: usize = 12;
     /// Where the scales of adapters begin, in graphs that have some: those of all adapters for each slice.
     ADAPTERS_AT: usize = 13;
+    /// Where what rotations count from begins, in graphs with tables of several parts: three words per token.
+    TURNS_AT: usize = 14;
+    /// Where the places of tokens among the rows of images begin, or 0 if none has one.
+    IMAGE_ROWS_AT: usize = 15;
     /// Words of a slice of states: its first token, how many there are, the slot that is read or -1,
     /// the slot that is written.
     STATE_WORDS: usize = 4;
@@ -207,6 +214,9 @@ shared_enums! {
     /// What a page holds: halves, or bytes with a scale per token and head.
     KvCell { Half as HALF_CELLS, Int8 as INT8_CELLS, Fp8 as FP8_CELLS }
 
+    /// What tokens of an image see of it, beside the order of the sequence.
+    ImageOrder { Sequence as SEQUENCE_ORDER, Whole as WHOLE_IMAGES, Alone as IMAGES_ALONE }
+
     /// A norm of rows or heads.
     NormKind { None as NORM_NONE, Rms as RMS, Layer as LAYER }
 
@@ -223,6 +233,6 @@ shared_enums! {
     ElementKind {
         Silu as SILU, GeluTanh as GELU_TANH, Gelu as GELU, Relu2 as RELU2, SwigluOai as SWIGLU_OAI, SwigluClamp as SWIGLU_CLAMP,
         Sigmoid as SIGMOID, Product as PRODUCT, Relu as RELU, Add as ADD, Scale as SCALE, SoftCap as SOFTCAP,
-        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH, GateRows as GATE_ROWS, ScaleAdapters as SCALE_ADAPTERS,
+        ApplyGelu as APPLY_GELU, ApplyGeluTanh as APPLY_GELU_TANH, ApplyGeluQuick as APPLY_GELU_QUICK, Clamp as CLAMP, GateRows as GATE_ROWS, ScaleAdapters as SCALE_ADAPTERS,
     }
 }

@@ -19,6 +19,8 @@ shared_structs! {
         /// Rotary tables, and the pairs of each.
         freqs: [*const f32; MOST_TABLES],
         pairs: [i32; MOST_TABLES],
+        /// Whether each pair of a table turns by a part of the position, as in `RopeArgs`.
+        parted: [i32; MOST_TABLES],
         tables: i32,
         /// How many phases there are.
         count: i32,
@@ -152,12 +154,15 @@ shared_structs! {
         partial: u32,
         /// The index of the counter of splits that are done, for the first key head.
         arrival: u32,
+        /// With images: the first key that the tokens see, and how many after themselves, up to the last key.
+        first_key: u32,
+        after: u32,
     }
 
     /// Heads and attention of many tokens.
     PagedAttendArgs {
         attend: AttendArgs,
-        /// Queries: `[token][heads * head_dim]` halves
+        /// Queries: `[token][heads * in_cells(head_dim)]` halves
         q: *mut u16,
         /// The result as x of the next linear phase, or nothing.
         y_half: HalfX,
@@ -165,7 +170,7 @@ shared_structs! {
         key_scales: *mut f32,
         value_scales: *mut f32,
         inputs: *const u32,
-        /// The results of splits: `[split][rows * (v_dim + 2)]`
+        /// The results of splits: `[split][rows * (in_cells(v_dim) + 2)]`
         partial: *mut f32,
         /// Zero between launches.
         arrivals: *mut u32,

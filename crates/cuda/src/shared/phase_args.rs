@@ -229,7 +229,8 @@ shared_structs! {
         head_dim: i32,
         pairs: i32,
         interleaved: i32,
-        pad: i32,
+        /// Whether each pair turns by a part of the position: the parts follow the frequencies.
+        parted: i32,
     }
 
     ElementArgs {
@@ -237,10 +238,26 @@ shared_structs! {
         b: View,
         y: View,
         by: f32,
+        /// The lower bound of `CLAMP`.
+        low: f32,
         /// An `ElementKind`.
         what: i32,
         width: i32,
         outputs_only: i32,
+        pad: i32,
+    }
+
+    /// Rows of images in place of those of their tokens, or added to them.
+    ImageRowsArgs {
+        x: View,
+        y: View,
+        /// `[row][row_width]`
+        rows: *const f32,
+        width: i32,
+        row_width: i32,
+        /// The first column of a row.
+        start: i32,
+        adds: i32,
     }
 
     /// Each head has `a_len` columns of a from `a_first` on, and then `b_len` of b.
@@ -283,9 +300,9 @@ shared_structs! {
         /// q after norm and rotation, for the kernels that make it beforehand.
         ready: View,
         freqs: *const f32,
-        /// `[page][kv_head][PAGE_LEN][head_dim]` halves
+        /// `[page][kv_head][PAGE_LEN][in_cells(head_dim)]` halves
         keys: *mut u16,
-        /// `[page][kv_head][PAGE_LEN][v_dim]` halves
+        /// `[page][kv_head][PAGE_LEN][in_cells(v_dim)]` halves
         values: *mut u16,
         /// The results of splits: sums, then largest scores and weights.
         partial: *mut f32,
@@ -321,6 +338,10 @@ shared_structs! {
         /// Scores decrease with the distance of the key by the head's slope, which follows from this
         /// number; 0 if they do not.
         alibi: f32,
+        /// Whether each pair turns by a part of the position, as in `RopeArgs`.
+        parted: i32,
+        /// What tokens of an image see of it: an `ImageOrder`.
+        images: i32,
         pad: i32,
     }
 

@@ -89,6 +89,7 @@ phases! {
         Outputs(OutputsArgs) as OUTPUT_ROWS, outputs;
         Fragments(FragmentArgs) as FRAGMENTS, fragments;
         JoinHeads(JoinHeadsArgs) as JOIN_HEADS, join_heads;
+        ImageRows(ImageRowsArgs) as IMAGE_ROWS, image_rows;
     }
     large {
         Linear(LinearArgs) as LINEAR, linear;

@@ -1,6 +1,8 @@
 //! A step: tokens of sequences and the rows that are requested, with the checks before
 //! it runs, and its results.
 
+use std::ops::Range;
+
 use super::error::{BackendError, Result};
 use super::handles::Program;
 use crate::memory::check_slots;
@@ -89,6 +91,11 @@ impl Slice {
         Slice { len, position, pages: pages.into(), ..Slice::default() }
     }
 
+    /// Positions of its tokens.
+    pub fn positions(&self) -> Range<usize> {
+        self.position..self.position + self.len
+    }
+
     /// The type of the token at a position: 1 in the second text of a pair, 0 otherwise.
     pub fn type_at(&self, position: usize) -> usize {
         usize::from(self.second.is_some_and(|second| position >= second))
@@ -113,7 +120,7 @@ impl Step {
 
     /// Position of every token in its sequence.
     pub fn positions(&self) -> impl Iterator<Item = usize> {
-        self.slices.iter().flat_map(|s| s.position..s.position + s.len)
+        self.slices.iter().flat_map(Slice::positions)
     }
 
     /// The adapters of each row: of the step's outputs, or of its tokens.
@@ -130,7 +137,7 @@ impl Step {
 
     /// Type of every token: 1 in the second text of a pair, 0 otherwise.
     pub fn types(&self) -> impl Iterator<Item = usize> {
-        self.slices.iter().flat_map(|s| (s.position..s.position + s.len).map(|p| s.type_at(p)))
+        self.slices.iter().flat_map(|s| s.positions().map(|p| s.type_at(p)))
     }
 
     /// Refuses a step that does not fit its graph: token ids, slices, pages, state slots and rows all in

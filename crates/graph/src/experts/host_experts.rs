@@ -161,10 +161,6 @@ impl Backend for HostExperts {
         self.device.kv_cells()
     }
 
-    fn takes_images(&self) -> bool {
-        self.device.takes_images()
-    }
-
     fn finish_compiling(&mut self, program: Program) -> Result<()> {
         self.device.finish_compiling(program)
     }
