@@ -86,12 +86,17 @@ def picks_models(page: Page) -> str:
     want(page.js("return byId('models').value") == names[1], "the model of the conversation is not remembered")
     # load and unload in the panel
     page.click("#open-panel")
-    page.js("all('#model-list li').find(node => node.textContent.includes(arguments[0])).querySelector('button').click()", names[0])
+    # the list is filled when the server has answered
+    row = "const row = all('#model-list li').find(node => node.textContent.includes(arguments[0]));"
+    label = lambda: page.js(row + "return row?.querySelector('button')?.textContent", names[0])
+    press = lambda: page.js(row + "row.querySelector('button').click()", names[0])
     status = lambda: {model["id"]: model["status"]["value"] for model in listed()}
+    page.until(lambda: label() == "Unload", f"the panel shows that {names[0]} is loaded")
+    press()
     page.until(lambda: status()[names[0]] == "unloaded", f"{names[0]} is unloaded")
-    page.until(lambda: page.js("return all('#model-list li').find(node => node.textContent.includes(arguments[0])).querySelector('button').textContent", names[0]) == "Load", "the panel shows that it is not loaded")
+    page.until(lambda: label() == "Load", "the panel shows that it is not loaded")
     page.picture("panel-models")
-    page.js("all('#model-list li').find(node => node.textContent.includes(arguments[0])).querySelector('button').click()", names[0])
+    press()
     page.until(lambda: status()[names[0]] == "loaded", f"{names[0]} is loaded again")
     page.click("#close-panel")
     return ", ".join(names)
