@@ -1,4 +1,4 @@
-//! Images as a user of the command has them: `run --image`, `/image` of `chat`, and what `inspect`, `show`, `list`,
+//! Images as a user of the command has them: `run --image`, `/image` of `chat`, and what `inspect`, `show`,
 //! `convert` and `quantize` say and do about towers.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

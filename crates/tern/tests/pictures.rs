@@ -1,5 +1,5 @@
-//! A small trained model says what is on pictures that it was not trained on: what it says is what its weights
-//! in bf16 say in `transformers`, and most of it is right.
+//! A small trained model says what is on pictures that it was not trained on: what it says is what its
+//! weights in bf16 say in `transformers`, and most of it is right.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::path::{Path, PathBuf};
