@@ -23,6 +23,7 @@ use self::parameters::Parameters;
 use self::wrap::Wrap;
 use crate::args::ChatArgs;
 use crate::error::{CliError, CliResult};
+use crate::image_file;
 use crate::process::{folders, terminal};
 use crate::run::{TimedAnswer, read_answer};
 
@@ -32,6 +33,8 @@ struct Session<'a> {
     model: Model,
     parameters: Parameters,
     conversation: Conversation,
+    /// Images before the next message.
+    images: Vec<Vec<u8>>,
     /// Set by Ctrl-C, ends the answer.
     stop: Arc<AtomicBool>,
 }
@@ -60,12 +63,13 @@ pub(crate) fn chat(args: &ChatArgs) -> CliResult<()> {
         eprintln!("tern: {HINT}");
     }
     let conversation = Conversation::new(args.system.as_deref());
-    let mut session = Session { args, model, parameters: Parameters::new(args), conversation, stop };
+    let parameters = Parameters::new(args);
+    let mut session = Session { args, model, parameters, conversation, images: vec![], stop };
     while let Some(typed) = input.next()? {
         let message = match &typed {
             Typed::Block(text) if text.trim().is_empty() => continue,
             Typed::Block(text) => text.as_str(),
-            Typed::Line(line) => match Line::parse(line) {
+            Typed::Line(line) => match session.parsed(line) {
                 Line::Empty => continue,
                 Line::Message(message) => message,
                 Line::Command(action, arguments) => match session.command(action, arguments) {
@@ -93,7 +97,11 @@ impl Session<'_> {
         match action {
             Action::Exit => return Ok(Next::Exit),
             Action::Help => show(&help()),
-            Action::Clear => self.conversation.clear(),
+            Action::Clear => {
+                self.conversation.clear();
+                self.images.clear();
+            }
+            Action::Image => self.add_image(Path::new(unquoted(arguments)))?,
             Action::Show => show(&self.state()),
             Action::System => self.system(arguments),
             Action::Set => match arguments.split_once(char::is_whitespace).unwrap_or((arguments, "")) {
@@ -116,6 +124,31 @@ impl Session<'_> {
             }
         }
         Ok(Next::Continue)
+    }
+
+    /// A line; the path of an image alone is the command that adds it.
+    fn parsed<'l>(&self, line: &'l str) -> Line<'l> {
+        let path = unquoted(line.trim());
+        if self.model.sees() && image_file::is_named_as_one(Path::new(path)) {
+            return Line::Command(Action::Image, path);
+        }
+        Line::parse(line)
+    }
+
+    /// `/image FILE`: puts an image before the next message.
+    fn add_image(&mut self, file: &Path) -> Result<(), String> {
+        if !self.model.sees() {
+            return Err(tern::Error::DoesNotSee(self.model.name().into()).to_string());
+        }
+        let bytes = image_file::read(file).map_err(|why| format!("{}: {why}", file.display()))?;
+        self.images.push(bytes);
+        let count = self.images.len();
+        self.note(&format!(
+            "{}: {count} image{} before the next message",
+            file.display(),
+            if count == 1 { "" } else { "s" }
+        ));
+        Ok(())
     }
 
     fn note(&self, text: &str) {
@@ -159,7 +192,7 @@ impl Session<'_> {
 
     /// Sends a message and shows the answer; an error that ends the conversation is returned.
     fn ask(&mut self, message: &str, width: Option<usize>) -> CliResult<()> {
-        self.conversation.ask(message);
+        self.conversation.ask(message, std::mem::take(&mut self.images));
         self.stop.store(false, Ordering::Relaxed);
         match self.answer(width) {
             Ok(answer) => {
@@ -250,4 +283,10 @@ fn next_unless(stream: &mut TextStream, stop: &AtomicBool) -> Option<Result<Delt
             Poll::Pending => std::thread::sleep(Duration::from_millis(1)),
         }
     }
+}
+
+/// A path without the quotes that terminals put around it.
+fn unquoted(text: &str) -> &str {
+    let quoted = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
+    quoted('\'').or_else(|| quoted('"')).unwrap_or(text)
 }

@@ -1,7 +1,7 @@
 //! `tern run`: one prompt, one answer.
 
 use std::io::{IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde_json::json;
@@ -167,7 +167,10 @@ pub(crate) fn run(args: &RunArgs) -> CliResult<()> {
         prompt => stdin::joined(prompt, &stdin::piped()?),
     };
     let constraint = args.grammar_file.as_deref().map(read_grammar).transpose()?;
-    let images = args.image.iter().map(|file| image_file::read(file)).collect::<CliResult<Vec<_>>>()?;
+    let read = |file: &PathBuf| {
+        image_file::read(file).map_err(|why| CliError::message(format!("--image {}: {why}", file.display())))
+    };
+    let images = args.image.iter().map(read).collect::<CliResult<Vec<_>>>()?;
     let model = args.model.load(default)?;
     let is_chat = !args.raw && model.template().is_some();
     if args.system.is_some() && !is_chat {

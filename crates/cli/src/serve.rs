@@ -3,21 +3,26 @@
 mod catalogue;
 mod default_model;
 mod files;
+mod image_folder;
+mod image_urls;
 mod library;
 pub(crate) mod model;
 mod offer;
+mod public_address;
 pub(crate) mod runtime;
 mod trace;
 
 use std::net::TcpListener as StdListener;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use tern::LoadOptions;
-use tern_server::{Config, FileLimits, FileStore, KeepModels, ServedModel, Server};
+use tern_server::{Config, FileLimits, FileStore, ImageUrls, KeepModels, ServedModel, Server};
 use tokio::net::TcpListener;
 
+use self::image_urls::AllowedImages;
 use self::library::LocalLibrary;
 use crate::args::ServeArgs;
 use crate::error::{CliError, CliResult};
@@ -44,6 +49,7 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
         FileStore::open(folder, file_limits(&args)).map_err(failed)
     };
     let files = args.files.as_ref().map(open).transpose()?;
+    let image_urls = AllowedImages::of(&args)?.map(|images| Arc::new(images) as Arc<dyn ImageUrls>);
     let tracing = trace::start(&args.log)?;
     let address = format!("{}:{}", args.host, args.port);
     let listener = bind(&args.host, args.port)?;
@@ -54,7 +60,8 @@ pub(crate) fn serve(args: ServeArgs) -> CliResult<()> {
             eprintln!("tern: anyone who can reach {address} may use it; set --api-key to require a key");
         }
     }
-    let (config, quiet) = (config(&args, keys), args.engine.model.quiet);
+    let quiet = args.engine.model.quiet;
+    let config = Config { image_urls, ..config(&args, keys) };
     let with_files = |server: Server| match files {
         Some(files) => {
             server.with_files(files).map_err(|error| CliError::message(format!("--files: {error}")))

@@ -3,6 +3,7 @@
 mod answer;
 mod folder;
 mod http;
+mod image;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub(crate) static TARGETS: &[Target] = &[
     Target { name: "template", start: template, seeds: Vec::new, words: TEMPLATE_WORDS },
     Target { name: "schema", start: schema, seeds: Vec::new, words: SCHEMA_WORDS },
     Target { name: "answer", start: answer::start, seeds: Vec::new, words: answer::WORDS },
+    Target { name: "image", start: image::start, seeds: image::seeds, words: image::WORDS },
     Target { name: "http", start: http::start, seeds: Vec::new, words: HTTP_WORDS },
 ];
 

@@ -138,3 +138,30 @@ fn one_line(error: &image::ImageError) -> String {
     let text = error.to_string();
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_bits_lose_the_lower_eight_and_transparency_is_dropped() {
+        let (value, other) = (0x12ff_u16, 0xabcd_u16);
+        let of = |raw: Vec<u16>, channels: usize| match channels {
+            1 => image::ImageBuffer::from_raw(1, 1, raw).map(DynamicImage::ImageLuma16),
+            2 => image::ImageBuffer::from_raw(1, 1, raw).map(DynamicImage::ImageLumaA16),
+            3 => image::ImageBuffer::from_raw(1, 1, raw).map(DynamicImage::ImageRgb16),
+            _ => image::ImageBuffer::from_raw(1, 1, raw).map(DynamicImage::ImageRgba16),
+        };
+        for (raw, want) in [
+            (vec![value], [0x12; 3]),
+            (vec![value, 0], [0x12; 3]),
+            (vec![value, other, 0], [0x12, 0xab, 0]),
+            (vec![value, other, 0, 7], [0x12, 0xab, 0]),
+        ] {
+            let (mut file, channels) = (Cursor::new(vec![]), raw.len());
+            of(raw, channels).unwrap().write_to(&mut file, ImageFormat::Png).unwrap();
+            let picture = Picture::decode(file.get_ref(), Limits::default()).unwrap();
+            assert_eq!(picture.pixels(), want, "{channels} channels");
+        }
+    }
+}

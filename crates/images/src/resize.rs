@@ -1,4 +1,5 @@
-//! Resizing as Pillow does it, to the bit: two passes over eight bits, with weights of 22 bits.
+//! Resizing as Pillow does it, to the bit: two passes over eight bits, with weights of 22 bits. Horizontally
+//! first, as all versions before 13 do, with which models were trained, and torchvision.
 
 use std::collections::VecDeque;
 

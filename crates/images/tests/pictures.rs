@@ -135,8 +135,7 @@ fn pictures_that_towers_read_are_those_of_transformers() {
         let got = cut.pictures.iter().flat_map(Picture::pixels);
         let off = got.zip(&pixels).map(|(g, w)| g.abs_diff(*w)).max().unwrap();
         println!("{name}, {:?}: {off}", rule(case));
-        // tall pictures differ from those of torchvision's resize, by up to 10 levels: why is not known yet
-        let most = if from[1] > 2 * from[0] { 10 } else { case["tolerance"].as_u64().unwrap() };
+        let most = case["tolerance"].as_u64().unwrap();
         if sizes != want || u64::from(off) > most {
             wrong.push(format!("{name}, {:?}: {sizes:?} for {want:?}, off by {off}", rule(case)));
         }

@@ -1,8 +1,11 @@
 //! The server's configuration: keys, timeouts and limits.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tern::text::FillOrder;
+
+use crate::request::named_images::ImageUrls;
 
 /// The server's configuration. The defaults serve a trusted network without keys.
 ///
@@ -78,6 +81,9 @@ pub struct Config {
     pub max_stored_responses: usize,
     /// Maximum bytes of all stored responses, as JSON.
     pub max_stored_bytes: usize,
+    /// Reads the images that requests name by URL; without it they are refused. The images of a request may
+    /// have [`Config::max_body`] bytes together.
+    pub image_urls: Option<Arc<dyn ImageUrls>>,
     /// What happens to unknown parameters.
     pub unknown_parameters: UnknownParameters,
     /// Which side of a gap is first in the prompt with which a model fills it.
@@ -128,6 +134,7 @@ impl Default for Config {
             max_inputs: 2048,
             max_stored_responses: 1024,
             max_stored_bytes: 64 << 20,
+            image_urls: None,
             unknown_parameters: UnknownParameters::Refuse,
             fill_order: FillOrder::PrefixFirst,
         }

@@ -35,6 +35,7 @@ pub use in_process::{InProcess, Reply};
 pub use models::keep::KeepModels;
 pub use models::library::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};
 pub use models::model::{DefaultAdapters, ServedModel};
+pub use request::named_images::{ImageUrlError, ImageUrls};
 pub use server::Server;
 pub use state::Loader;
 

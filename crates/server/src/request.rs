@@ -11,6 +11,7 @@ pub(crate) mod gap;
 pub(crate) mod ignored;
 pub(crate) mod images;
 pub(crate) mod json;
+pub(crate) mod named_images;
 pub(crate) mod options;
 pub(crate) mod params;
 pub(crate) mod prepare;

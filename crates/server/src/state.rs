@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use tern::engine::{EngineError, Fault};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::Config;
 use crate::batches::Batches;
@@ -19,6 +19,9 @@ use crate::models::slot::Phase;
 use crate::request::workers::Workers;
 use crate::response_store::{KeyResponses, ResponseStore};
 
+/// Requests whose images are read at once.
+const IMAGE_READERS: usize = 16;
+
 /// Shared by all requests.
 pub(crate) struct App {
     pub(crate) config: Config,
@@ -28,6 +31,8 @@ pub(crate) struct App {
     pub(crate) registry: Registry,
     stop: watch::Sender<Stop>,
     pub(crate) workers: Workers,
+    /// Limits how many requests have their images read at once.
+    pub(crate) readers: Arc<Semaphore>,
     pub(crate) bodies: Arc<HeldBytes>,
     responses: Arc<ResponseStore>,
     batches: OnceLock<Arc<Batches>>,
@@ -52,6 +57,7 @@ impl App {
             registry,
             stop: watch::Sender::new(Stop::No),
             workers: Workers::new(),
+            readers: Arc::new(Semaphore::new(IMAGE_READERS)),
             bodies: Arc::default(),
             responses: Arc::new(ResponseStore::new(config.max_stored_responses, config.max_stored_bytes)),
             batches: OnceLock::new(),

@@ -14,7 +14,7 @@ use crate::model::{ModelFacts, ModelParts, start_engine};
 use crate::opened::OpenedModel;
 use crate::progress::{Progress, check_stopped};
 use crate::template_traits::{PROBING, TemplateTraits};
-use crate::{Error, LoadOptions, Model, PartialSampling, Reranker};
+use crate::{Error, LoadOptions, Model, OpenedTower, PartialSampling, Reranker};
 
 /// A model whose files were found to be whole. What may fail now is its device.
 pub struct CheckedModel {
@@ -65,7 +65,7 @@ impl CheckedModel {
 
     /// Bytes of all weights, which it will take at least.
     pub fn weight_bytes(&self) -> u64 {
-        self.opened.weight_bytes()
+        self.opened.weight_bytes() + self.opened.tower.as_ref().map_or(0, OpenedTower::weight_bytes)
     }
 
     /// Moves it to a device and starts its engine.

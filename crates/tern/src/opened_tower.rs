@@ -71,13 +71,13 @@ impl OpenedTower {
         let Some((file, path)) = first.and_then(|file| Some((file, file.path.as_deref()?))) else {
             return Ok(None);
         };
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = folder_of(path);
         if file.kind == FileKind::Safetensors {
             let checkpoint = Checkpoint::open_tower(folder, access)?;
             return checkpoint.map(|checkpoint| OpenedTower::fitting(checkpoint, model)).transpose();
         }
         let mut refused = None;
-        for path in towers_in(folder)? {
+        for path in towers_in(folder, path)? {
             let checkpoint = Checkpoint::open_as(&path, access)?;
             if !Tower::is_tower(&checkpoint) {
                 continue;
@@ -90,6 +90,13 @@ impl OpenedTower {
             }
         }
         refused.map_or(Ok(None), Err)
+    }
+
+    /// Whether the model at a path would be loaded with a tower. Files without one near them are not opened.
+    pub fn is_beside(path: &Path) -> bool {
+        let is_near = || towers_in(folder_of(path), path).is_ok_and(|towers| !towers.is_empty());
+        let opened = || OpenedTower::beside(&Checkpoint::open(path).ok()?, Access::default()).ok()?;
+        (path.is_dir() || is_near()) && opened().is_some()
     }
 
     /// Bytes of its weights.
@@ -115,8 +122,13 @@ impl OpenedTower {
     }
 }
 
-/// The files of towers in a folder, by name.
-fn towers_in(folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The files of towers in a folder, by name; the one that has the name of the model's file is the first.
+fn towers_in(folder: &Path, model: &Path) -> Result<Vec<PathBuf>, FormatError> {
     let io = |e| FormatError::Io(folder.into(), e);
     let mut paths = vec![];
     for entry in std::fs::read_dir(folder).map_err(io)? {
@@ -126,6 +138,11 @@ fn towers_in(folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
             paths.push(path);
         }
     }
-    paths.sort();
+    let model = model.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let is_own = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        name.strip_prefix("mmproj-") == Some(&model)
+    };
+    paths.sort_by_key(|path| (!is_own(path), path.clone()));
     Ok(paths)
 }

@@ -218,7 +218,9 @@ def record(name: str) -> None:
             accepted = inspect.signature(model.forward).parameters
             inputs |= {key: (ids == IMAGE).int() for key in ("mm_token_type_ids", "token_type_ids") if key in accepted}
             logits = model(input_ids=ids, use_cache=False, **inputs).logits[0].float().numpy()
-            follow = model.generate(input_ids=ids, do_sample=False, max_new_tokens=8, min_new_tokens=8, **inputs)[0][len(prompt):].tolist()
+            # the token that ends texts is one like others: with `min_new_tokens` it would never be chosen
+            model.generation_config.eos_token_id = None
+            follow = model.generate(input_ids=ids, do_sample=False, max_new_tokens=8, **inputs)[0][len(prompt):].tolist()
         if name in GENERATED:
             with torch.no_grad():
                 made = model.generate(input_ids=ids, do_sample=False, max_new_tokens=1, return_dict_in_generate=True, output_logits=True, **inputs)

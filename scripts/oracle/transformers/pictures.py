@@ -4,7 +4,8 @@
     pictures.py        into crates/images/tests/pictures.json
 
 Pixel i of a picture is the upper byte of `architectures.values` of its name. Needs torch, torchvision, transformers
-and pillow from PyPI.
+and pillow below 13 from PyPI: Pillow 13 resizes pictures that lose more than twice as much height as width
+vertically first, and all versions before it, with which models were trained, and torchvision horizontally first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import PIL
 import torch
 import transformers
 from PIL import Image, ImageOps
@@ -167,6 +169,8 @@ def cuts() -> list[dict]:
 
 
 def main() -> None:
+    if int(PIL.__version__.split(".")[0]) >= 13:
+        raise SystemExit("want pillow below 13, which resizes in one order")
     torch.manual_seed(0)
     made = {"transformers": transformers.__version__, "resized": resized(), "files": files(), "processed": processed(), "cuts": cuts()}
     text = ",\n".join(f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(row, separators=(",", ":")) for row in value) + "\n]" if isinstance(value, list)

@@ -67,6 +67,8 @@ const HABITS: &[Habit] = &[
     habit(&["--dtype", "--quantization"], "not needed: weights are used in the format of the file; `tern quantize` writes another"),
     habit(&["--gpu-memory-utilization"], "use --kv-pages, or --memory with several models"),
     habit(&["--enforce-eager", "--trust-remote-code"], "not needed"),
+    habit(&["--allowed-media-domains"], "use --allow-image-urls"),
+    habit(&["--allowed-local-media-path"], "use --image-folder"),
 ];
 
 /// The advice for a flag.

@@ -98,6 +98,13 @@ pub(crate) struct ServeArgs {
     /// Checked on loopback, and elsewhere if there is no API key
     #[arg(long, help_heading = "Access", value_name = "NAME", value_parser = values::host_name)]
     pub(crate) allowed_host: Vec<String>,
+    /// Host whose images requests may name by URL, or `*`; may be repeated. Only public addresses, at the
+    /// ports of HTTP, are asked [default: images are in requests themselves]
+    #[arg(long, help_heading = "Access", value_name = "HOST", value_delimiter = ',', value_parser = values::host_name)]
+    pub(crate) allow_image_urls: Vec<String>,
+    /// Folder whose images requests may name by `file://`
+    #[arg(long, help_heading = "Access", value_name = "FOLDER", alias = "media-path")]
+    pub(crate) image_folder: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) log: LogArgs,
 }

@@ -49,9 +49,10 @@ impl Conversation {
         self.messages.clear();
     }
 
-    /// Adds a user message.
-    pub(crate) fn ask(&mut self, text: &str) {
-        self.messages.push(Message::user(text));
+    /// Adds a user message with images before its text.
+    pub(crate) fn ask(&mut self, text: &str, images: Vec<Vec<u8>>) {
+        let user = Message::user(text);
+        self.messages.push(images.into_iter().rev().fold(user, |message, image| message.image(image)));
     }
 
     pub(crate) fn answer(&mut self, text: &str) {
@@ -100,10 +101,10 @@ mod tests {
     fn turns() -> Conversation {
         let mut conversation = Conversation::new(Some("S"));
         for text in ["aaaa", "bbbb"] {
-            conversation.ask(text);
+            conversation.ask(text, vec![]);
             conversation.answer(text);
         }
-        conversation.ask("cccc");
+        conversation.ask("cccc", vec![]);
         conversation
     }
 
@@ -136,7 +137,7 @@ mod tests {
         let mut conversation = turns();
         assert_eq!(fitted(&mut conversation, 5, 1), ("Saaaaaaaabbbbbbbbcccc".into(), 0));
         conversation.remove_last();
-        conversation.ask("d");
+        conversation.ask("d", vec![]);
         assert_eq!(fitted(&mut conversation, 25, 4).0, "Saaaaaaaabbbbbbbbd");
     }
 }

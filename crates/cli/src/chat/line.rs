@@ -6,6 +6,7 @@ pub(crate) enum Action {
     Set,
     System,
     Show,
+    Image,
     Save,
     Load,
     Clear,
@@ -56,6 +57,12 @@ const COMMANDS: &[Command] = &[
         Arguments::None,
         Action::Show,
         "shows the model, its parameters and the used context",
+    ),
+    command(
+        &["/image"],
+        Arguments::Required("FILE"),
+        Action::Image,
+        "puts an image before the next message, as does its pasted path",
     ),
     command(&["/save"], Arguments::Required("FILE"), Action::Save, "writes the conversation to a file"),
     command(&["/load"], Arguments::Required("FILE"), Action::Load, "continues a conversation of a file"),
@@ -143,7 +150,7 @@ mod tests {
         assert_eq!(refused("/save"), "/save FILE: missing FILE");
         assert_eq!(
             refused("/retry"),
-            "unknown command /retry: want one of /set, /system, /show, /save, /load, /clear, /help, /bye"
+            "unknown command /retry: want one of /set, /system, /show, /image, /save, /load, /clear, /help, /bye"
         );
         assert!(refused("/").starts_with("unknown command /: "));
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tern::Message;
 
@@ -10,10 +12,49 @@ const MAX_BYTES: u64 = 64 << 20;
 
 /// The file's text.
 pub(crate) fn to_text(model: &str, messages: &[Message]) -> String {
-    let messages: Vec<Value> =
-        messages.iter().map(|message| json!({"role": message.role, "content": message.content})).collect();
+    let message = |message: &Message| json!({"role": message.role, "content": content(message)});
+    let messages: Vec<Value> = messages.iter().map(message).collect();
     format!("{:#}\n", json!({"model": model, "messages": messages}))
 }
+
+/// A string, or parts if there are images, which are in the file themselves.
+fn content(message: &Message) -> Value {
+    if message.images.is_empty() {
+        return message.content.as_str().into();
+    }
+    let image = |image: &tern::Image| {
+        let url = format!("{DATA}{}", STANDARD.encode(&image.bytes));
+        json!({"type": "image_url", "image_url": {"url": url}})
+    };
+    let text = json!({"type": "text", "text": message.content});
+    message.images.iter().map(image).chain([text]).collect()
+}
+
+/// The message of a user: a string, or images and then a text.
+fn user(content: &Value, place: &str) -> Result<Message, String> {
+    let Some(parts) = content.as_array() else {
+        let text = content.as_str().ok_or_else(|| format!("{place}: want a string or parts"))?;
+        return Ok(Message::user(text));
+    };
+    let mut message = Message::user("");
+    for (at, part) in parts.iter().enumerate() {
+        let wrong = |want: &str| format!("{place}[{at}]: want {want}");
+        match part["type"].as_str() {
+            Some("text") => message.push_text(part["text"].as_str().ok_or_else(|| wrong("a text"))?),
+            Some("image_url") => {
+                let url = part["image_url"]["url"].as_str().and_then(|url| url.strip_prefix("data:image/"));
+                let data = url.and_then(|url| Some(url.split_once(";base64,")?.1));
+                let bytes = data.and_then(|data| STANDARD.decode(data).ok());
+                message.push_image(bytes.ok_or_else(|| wrong("a data URI of an image in base64"))?);
+            }
+            _ => return Err(wrong("a text or an image_url")),
+        }
+    }
+    Ok(message)
+}
+
+/// What comes before the data of an image, whose format is seen from its bytes.
+const DATA: &str = "data:image/png;base64,";
 
 /// Writes a conversation. A file that is not one is not overwritten.
 pub(crate) fn save(file: &Path, model: &str, messages: &[Message]) -> Result<(), String> {
@@ -43,12 +84,14 @@ fn parse(text: &str) -> Result<(Option<String>, Vec<Message>), String> {
     for (at, message) in messages.iter().enumerate() {
         let text =
             |key: &str| message[key].as_str().ok_or_else(|| format!("messages[{at}].{key}: want a string"));
-        let (role, content) = (text("role")?, text("content")?);
+        let (role, content) = (text("role")?, || text("content"));
         let expected = if turns.len() % 2 == 0 { "user" } else { "assistant" };
         match role {
-            "system" if at == 0 => system = Some(content.to_string()),
-            "user" if expected == role => turns.push(Message::user(content)),
-            "assistant" if expected == role => turns.push(Message::assistant(content)),
+            "system" if at == 0 => system = Some(content()?.to_string()),
+            "user" if expected == role => {
+                turns.push(user(&message["content"], &format!("messages[{at}].content"))?);
+            }
+            "assistant" if expected == role => turns.push(Message::assistant(content()?)),
             _ => return Err(format!("messages[{at}].role: want {expected}, got {role}")),
         }
     }
@@ -85,10 +128,23 @@ mod tests {
     }
 
     #[test]
+    fn images_are_saved_with_their_messages() {
+        let messages = [Message::user("What?").image(vec![1, 2]).image(vec![3]), Message::assistant("That.")];
+        let (_, turns) = parse(&to_text("m", &messages)).unwrap();
+        assert_eq!(turns, messages);
+        let bad =
+            r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}]"#;
+        assert_eq!(parse(bad).unwrap_err(), "messages[0].content[0]: want a data URI of an image in base64");
+    }
+
+    #[test]
     fn what_is_not_a_conversation_is_refused_with_the_place() {
         let error = |text: &str| parse(text).unwrap_err();
         assert_eq!(error("{}"), "messages: missing");
-        assert_eq!(error(r#"{"messages": [{"role": "user"}]}"#), "messages[0].content: want a string");
+        assert_eq!(
+            error(r#"{"messages": [{"role": "user"}]}"#),
+            "messages[0].content: want a string or parts"
+        );
         assert_eq!(
             error(r#"[{"role": "user", "content": "a"}]"#),
             "messages: the last one must be of the assistant"

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tern::formats::quantize::{ChosenFormat, ImportanceMatrix, Quantization};
-use tern::formats::{Checkpoint, Conversion, FolderExport};
-use tern::{inspect_checkpoint, units};
+use tern::formats::{Access, Checkpoint, Conversion, FileKind, FolderExport};
+use tern::{OpenedTower, inspect_checkpoint, units};
 
 use crate::args::{ConvertArgs, FileArgs, QuantizeArgs};
 use crate::error::{CliError, CliResult};
@@ -29,7 +29,27 @@ pub(crate) fn convert(args: &ConvertArgs) -> CliResult<()> {
             quantization.conversion(&model, &formats)
         }
     };
-    write(&model, Conversion { exact: true, ..conversion }, &args.files, &args.out)
+    write(&model, Conversion { exact: true, ..conversion }, &args.files, &args.out)?;
+    write_tower(&model, &args.files, &args.out)
+}
+
+/// Writes the tower of a folder, which is a separate file in GGUF: beside the file of the language model, in
+/// its own formats.
+fn write_tower(model: &Checkpoint, files: &FileArgs, out: &Path) -> CliResult<()> {
+    if model.files.iter().all(|file| file.kind != FileKind::Safetensors) {
+        return Ok(());
+    }
+    let tower = match OpenedTower::beside(model, Access::default()) {
+        Ok(Some(tower)) => tower.checkpoint,
+        Ok(None) => return Ok(()),
+        Err(why) => {
+            eprintln!("tern: warning: written without the tower of its images: {why}");
+            return Ok(());
+        }
+    };
+    let name = out.file_name().unwrap_or_default().to_string_lossy();
+    let files = FileArgs { split_max_size: None, ..*files };
+    write(&tower, Conversion::unchanged(&tower), &files, &out.with_file_name(format!("mmproj-{name}")))
 }
 
 pub(crate) fn quantize(args: &QuantizeArgs) -> CliResult<()> {
@@ -56,7 +76,8 @@ pub(crate) fn quantize(args: &QuantizeArgs) -> CliResult<()> {
         let known = conversion.tensors.iter().filter(|target| target.importance.is_some()).count();
         eprintln!("tern: the importance of columns is known of {known} tensors");
     }
-    write(&model, conversion, &args.files, &args.out)
+    write(&model, conversion, &args.files, &args.out)?;
+    write_tower(&model, &args.files, &args.out)
 }
 
 fn open_importance(path: &Path) -> CliResult<ImportanceMatrix> {
@@ -113,6 +134,11 @@ fn export(model: &Checkpoint, args: &ConvertArgs) -> CliResult<()> {
         FolderExport { model, floats, max_file }.write(&args.out, &mut |done| bar.set_position(done));
     bar.finish_and_clear();
     let written = written?;
+    if OpenedTower::beside(model, Access::default()).is_ok_and(|tower| tower.is_some()) {
+        eprintln!(
+            "tern: warning: written without the tower of its images, which folders are not written with"
+        );
+    }
     eprintln!(
         "tern: {}: {}, {} tensors in {} files, {} (was {}), checked",
         args.out.display(),

@@ -5,10 +5,10 @@ use std::io::Write;
 use serde_json::json;
 use tern::cpu::Cpu;
 use tern::engine::StateCapacity;
-use tern::formats::{Checkpoint, FileKind, Value, escaped, shown};
+use tern::formats::{Access, Checkpoint, FileKind, Value, escaped, shown};
 use tern::graph::{Backend, KvCells};
-use tern::models::Model;
-use tern::{inspect_checkpoint, units};
+use tern::models::{Model, Tower};
+use tern::{OpenedTower, inspect_checkpoint, units};
 
 use crate::args::InspectArgs;
 use crate::error::{CliError, CliResult};
@@ -78,9 +78,35 @@ pub(crate) fn inspect(args: &InspectArgs) -> CliResult<()> {
                 need.step_tokens
             )?;
         }
+        Err(_) if Tower::is_tower(&checkpoint) => {}
         Err(why) => writeln!(out, "\ncannot be run: {}", escaped(why))?,
     }
+    if let Some(images) = images(&checkpoint, model.is_ok()) {
+        writeln!(out, "\nimages\n  {}", escaped(&images))?;
+    }
     Ok(())
+}
+
+/// The tower that a file is, or the one that a model would be loaded with.
+fn images(checkpoint: &Checkpoint, is_model: bool) -> Option<String> {
+    if Tower::is_tower(checkpoint) {
+        return Some(match Tower::kind_of(checkpoint) {
+            Ok(kind) => format!(
+                "tower {}, for models of {}: use it with --mmproj, or put it beside the model",
+                kind.name,
+                kind.archs.join(", ")
+            ),
+            Err(why) => format!("cannot be used: {}", CliError::from(why)),
+        });
+    }
+    match OpenedTower::beside(checkpoint, Access::default()) {
+        Ok(Some(tower)) if is_model => {
+            let bytes = units::bytes(tower.weight_bytes());
+            Some(format!("tower {}, {bytes} in the memory of the CPU", tower.tower.kind.name))
+        }
+        Err(why) if is_model => Some(format!("the model would be loaded without images: {why}")),
+        _ => None,
+    }
 }
 
 /// The memory that a model needs, in bytes.
@@ -167,6 +193,7 @@ fn to_json(
         "formats": formats.collect::<Vec<_>>(),
         "runnable": model.is_ok(),
         "why_not": model.as_ref().err(),
+        "images": images(checkpoint, model.is_ok()),
         "memory": memory,
     })
 }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Write};
 use serde_json::{Value, json};
 use tern::formats::escaped;
 use tern::hub::{self, Entry, Location, Source};
-use tern::{LoadOptions, environment, units};
+use tern::{LoadOptions, OpenedTower, environment, units};
 
 use crate::args::ListArgs;
 use crate::error::CliResult;
@@ -44,13 +44,19 @@ pub(crate) fn list(args: &ListArgs) -> CliResult<()> {
         };
         writeln!(out, "{:width$}  {size:>10}  {location}", e.name)?;
         if wide {
+            let images = if sees(&e) { ", takes images" } else { "" };
             let licence = e.licence.map(|l| format!(" ({l})")).unwrap_or_default();
             let also = e.aliases.first().filter(|alias| alias.contains(':') && !alias.contains('/'));
             let also = also.map(|alias| format!(" (also {alias})")).unwrap_or_default();
-            writeln!(out, "{:width$}  {:>10}  {}{also}{licence}", "", "", escaped(&e.about))?;
+            writeln!(out, "{:width$}  {:>10}  {}{images}{also}{licence}", "", "", escaped(&e.about))?;
         }
     }
     Ok(())
+}
+
+/// Whether a model of this machine has a tower beside it.
+fn sees(entry: &Entry) -> bool {
+    matches!(&entry.location, Location::File(path) if OpenedTower::is_beside(path))
 }
 
 /// The size of a model's files.
@@ -73,6 +79,7 @@ fn to_json(entry: &Entry) -> Value {
         "about": entry.about,
         "licence": entry.licence,
         "bytes": bytes(entry),
+        "images": sees(entry),
         "location": location,
         "path": path,
     })

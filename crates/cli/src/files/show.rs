@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use serde_json::{Map, Value, json};
-use tern::formats::{Checkpoint, escaped, shown};
+use tern::formats::{Access, Checkpoint, escaped, shown};
 use tern::graph::Parameter;
 use tern::models::Model;
 use tern::text::{ChatTemplate, Tokenizer};
-use tern::{PartialSampling, inspect_checkpoint, units};
+use tern::{OpenedTower, PartialSampling, inspect_checkpoint, units};
 
 use super::inspect::formats;
 use crate::args::ShowArgs;
@@ -42,6 +42,8 @@ struct Summary {
     vocabulary: Option<usize>,
     /// What the chat template can express; none without a template.
     template: Option<Vec<&'static str>>,
+    /// The kind of the tower of its images, if it sees.
+    images: Option<&'static str>,
     /// What the file recommends.
     sampling: PartialSampling,
     licence: Option<String>,
@@ -69,6 +71,7 @@ impl Summary {
             layers: config.map(|config| config.layers),
             vocabulary: config.map(|config| config.vocab),
             template: abilities(checkpoint),
+            images: tower_of(checkpoint),
             sampling: PartialSampling::of_model(name, metadata).unwrap_or_default(),
             licence: text("general.license"),
             why_not: model.err(),
@@ -113,6 +116,7 @@ impl Summary {
             ("layers", count(self.layers)),
             ("width", count(self.width)),
             ("template", Some(template)),
+            ("images", self.images.map(str::to_string)),
             ("sampling", Some(sampling.join(", "))),
             ("licence", self.licence.as_deref().map(|licence| shown(licence).to_string())),
             ("cannot be run", self.why_not.as_deref().map(|why| escaped(why).into_owned())),
@@ -140,6 +144,7 @@ impl Summary {
             "layers": self.layers,
             "width": self.width,
             "template": self.template,
+            "images": self.images,
             "sampling": sampling,
             "licence": self.licence,
             "why_not": self.why_not,
@@ -150,6 +155,12 @@ impl Summary {
 /// Without the digits that a single float does not have.
 fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
+}
+
+/// The kind of the tower that a model would be loaded with.
+fn tower_of(checkpoint: &Checkpoint) -> Option<&'static str> {
+    let tower = OpenedTower::beside(checkpoint, Access::default()).ok()??;
+    Some(tower.tower.kind.name)
 }
 
 /// What the chat template can express besides messages; none without a template.

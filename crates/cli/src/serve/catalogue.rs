@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use tern::formats::{Checkpoint, FileKind};
-use tern::hub;
+use tern::formats::{Access, Checkpoint, FileKind};
+use tern::{OpenedTower, hub};
 use tern_server::{LibraryModel, ModelDetails};
 
 use super::files::files_of;
@@ -121,6 +121,7 @@ pub(super) fn details(checkpoint: &Checkpoint) -> ModelDetails {
         parameters: formats.iter().map(|(_, weights)| weights).sum(),
         quantization: formats.iter().max_by_key(|(_, weights)| *weights).map_or("", |(name, _)| name),
         chats: text("tokenizer.chat_template").is_some(),
+        sees: OpenedTower::beside(checkpoint, Access::default()).is_ok_and(|tower| tower.is_some()),
     }
 }
 

@@ -12,6 +12,8 @@ pub(super) fn models_in(folder: &Path) -> Vec<(String, PathBuf)> {
         let file = path.file_name()?.to_str()?;
         let name = match file.strip_suffix(".gguf") {
             Some(_) if !path.is_file() => return None,
+            // the tower of a model's images is no model
+            Some(stem) if stem.to_lowercase().contains("mmproj") => return None,
             Some(stem) => match shard(stem) {
                 Some((prefix, 1, _)) => prefix,
                 Some(_) => return None,

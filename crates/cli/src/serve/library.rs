@@ -6,7 +6,7 @@ use std::time::Instant;
 use tern::formats::{Access, Checkpoint};
 use tern::hub::{self, HubError, Location, Silent};
 use tern::{CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
-use tern_server::{CheckedLoad, Library, LibraryModel, LoadError};
+use tern_server::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};
 
 use super::catalogue::{Catalogue, details};
 use super::default_model::{CHAT_MODEL, default_of};
@@ -94,6 +94,12 @@ impl LocalLibrary {
                 || entry.aliases.iter().any(|alias| alias == name)
         };
         self.entries().into_iter().find(is)
+    }
+
+    /// Whether models are loaded with their towers.
+    fn takes_images(&self) -> bool {
+        let model = &self.args.engine.model;
+        !model.no_mmproj && model.device.gpu().is_none()
     }
 
     /// Whether the models of `tern list` are served and none is downloaded.
@@ -200,7 +206,12 @@ impl Library for LocalLibrary {
                 }
             }
         };
-        entries.into_iter().map(of_entry).collect()
+        let takes_images = self.takes_images();
+        let seeing = |model: LibraryModel| {
+            let details = model.details.map(|d| ModelDetails { sees: d.sees && takes_images, ..d });
+            LibraryModel { details, ..model }
+        };
+        entries.into_iter().map(of_entry).map(seeing).collect()
     }
 
     fn default_model(&self) -> Option<String> {

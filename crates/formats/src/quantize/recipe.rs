@@ -240,6 +240,7 @@ const EMBEDDING: &str = "token_embd.weight";
 impl Shape {
     pub(super) fn of(source: &Checkpoint, weighted: bool) -> Shape {
         let architecture = source.metadata.optional_str("general.architecture").ok().flatten().unwrap_or("");
+        let architecture = if architecture == "clip" { "clip.vision" } else { architecture };
         let count =
             |key: &str| source.metadata.optional_usize(&format!("{architecture}.{key}")).ok().flatten();
         let (heads, keys) = (count("attention.head_count"), count("attention.head_count_kv"));
@@ -316,6 +317,7 @@ fn part_of(name: &str) -> Option<Part> {
 }
 
 fn layer_of(name: &str) -> Option<usize> {
+    let name = name.strip_prefix("v.").unwrap_or(name); // of a tower
     name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 

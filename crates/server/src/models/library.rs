@@ -32,6 +32,8 @@ pub struct ModelDetails {
     pub quantization: &'static str,
     /// Whether it has a chat template.
     pub chats: bool,
+    /// Whether it takes images.
+    pub sees: bool,
 }
 
 /// A model whose files are read and checked: nothing of it is on a device yet.

@@ -1,4 +1,4 @@
-//! Images of requests: data URIs and base64, in the shapes of the APIs.
+//! Images of requests: data URIs, base64 and URLs, in the shapes of the APIs.
 
 use std::sync::Arc;
 
@@ -11,18 +11,20 @@ use tern::{Error, RenderedChat};
 use crate::http::error::{ApiError, Result};
 use crate::request::encode::Encoder;
 use crate::request::ignored::Object;
+use crate::request::named_images::NamedImages;
 use crate::request::params::Params;
+
+/// The code of errors about images that cannot be used.
+pub(crate) const INVALID: &str = "invalid_image";
 
 /// Hints of the OpenAI API about the resolution. The size follows from the model.
 const DETAILS: [&str; 4] = ["auto", "low", "high", "original"];
 
-/// The file in a data URI.
-pub(crate) fn of_url(url: &str, name: &str) -> Result<Arc<[u8]>> {
+/// The file in a data URI, or at a URL that the server may read.
+fn of_url(url: &str, name: &str, named: &NamedImages) -> Result<Arc<[u8]>> {
     let Some(rest) = url.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")).map(|_| &url[5..])
     else {
-        let message = "expected a data URI with the image itself, `data:image/png;base64,...`; other URLs are not \
-                       fetched";
-        return Err(ApiError::bad(name, format!("{name}: {message}")).code("image_url_refused"));
+        return named.file(url, name);
     };
     let Some((kind, data)) = rest.split_once(',') else {
         return Err(ApiError::bad(name, format!("{name}: the data URI has no comma before its data")));
@@ -60,7 +62,7 @@ pub(crate) fn of_part(part: &mut Params) -> Result<Arc<[u8]>> {
     match part.take("image_url") {
         Some(Value::String(url)) => {
             part.string("detail")?;
-            of_url(&url, &part.name("image_url"))
+            of_url(&url, &part.name("image_url"), part.images())
         }
         Some(object @ Value::Object(_)) => {
             let mut object = part.nested(object, &part.name("image_url"))?;
@@ -71,7 +73,7 @@ pub(crate) fn of_part(part: &mut Params) -> Result<Arc<[u8]>> {
                 return Err(ApiError::expected(&object.name("detail"), expected, &detail.into()));
             }
             object.finish(Object::Part, &[])?;
-            of_url(&url, &name)
+            of_url(&url, &name, part.images())
         }
         None => Err(part.missing("image_url")),
         Some(other) => Err(ApiError::expected(&part.name("image_url"), "an object or a string", &other)),
@@ -88,17 +90,17 @@ pub(crate) fn of_source(block: &mut Params) -> Result<Arc<[u8]>> {
             media_type(&source.required_string("media_type")?, &source.name("media_type"))?;
             of_base64(&source.required_string("data")?, &source.name("data"))?
         }
-        "url" => of_url(&source.required_string("url")?, &source.name("url"))?,
+        "url" => of_url(&source.required_string("url")?, &source.name("url"), source.images())?,
         _ => return Err(ApiError::expected(&source.name("type"), "\"base64\" or \"url\"", &kind.into())),
     };
     source.finish(Object::Part, &[])?;
     Ok(image)
 }
 
-/// An image of Ollama: base64, or a data URI.
-pub(crate) fn of_ollama(image: &Value, name: &str) -> Result<Arc<[u8]>> {
+/// An image of Ollama: base64, or a URL.
+pub(crate) fn of_ollama(image: &Value, name: &str, named: &NamedImages) -> Result<Arc<[u8]>> {
     match image {
-        Value::String(data) if data.starts_with("data:") => of_url(data, name),
+        Value::String(data) if data.contains(':') => of_url(data, name, named),
         Value::String(data) => of_base64(data, name),
         other => Err(ApiError::expected(name, "a string of base64", other)),
     }
@@ -113,7 +115,7 @@ pub(crate) fn encode(rendered: &mut RenderedChat, encoder: &Encoder<'_>) -> Resu
         Error::Engine(e @ EngineError::Context { .. }) => e.into(),
         Error::Engine(_) | Error::Backend(_) => ApiError::internal(),
         e @ Error::DoesNotSee(_) => ApiError::bad(encoder.param, e.to_string()).code("images_not_supported"),
-        e => ApiError::bad(encoder.param, e.to_string()).code("invalid_image"),
+        e => ApiError::bad(encoder.param, e.to_string()).code(INVALID),
     })?;
     let mut tokens = encoder.chat(&rendered.text)?;
     let images = model.place_images(&mut tokens, &rows);
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_data_uri_is_read_and_all_else_refused() {
-        let read = |url: &str| of_url(url, "u").map_err(|e| e.message);
+        let read = |url: &str| of_url(url, "u", &NamedImages::default()).map_err(|e| e.message);
         assert_eq!(read("data:image/png;base64,AQID").as_deref(), Ok(&[1, 2, 3][..]));
         assert_eq!(read("DATA:IMAGE/PNG;BASE64,AQI").as_deref(), Ok(&[1, 2][..]));
         assert_eq!(read("data:image/png;charset=x;base64,AQI=").as_deref(), Ok(&[1, 2][..]));

@@ -10,6 +10,7 @@ use crate::config::UnknownParameters;
 use crate::http::error::{ApiError, Result};
 use crate::request::ignored::Object;
 use crate::request::json::{JsonError, MAX_VALUES, Values, integer};
+use crate::request::named_images::NamedImages;
 use crate::request::text_lists::{Listed, Lister};
 
 /// An object whose members must each be taken, ignored or refused. `null` counts as absent.
@@ -23,6 +24,8 @@ pub(crate) struct Params {
     unknown: UnknownParameters,
     /// Members that were renamed, and what the request calls them.
     renamed: Vec<Renamed>,
+    /// What the request's URLs of images are replaced by.
+    images: NamedImages,
 }
 
 /// A member that another API has under another name.
@@ -74,6 +77,16 @@ impl Params {
         })
     }
 
+    /// The same for a request whose images may have URLs.
+    pub(crate) fn naming(self, images: &NamedImages) -> Params {
+        Params { images: images.clone(), ..self }
+    }
+
+    /// The images that the request names by URL.
+    pub(crate) fn images(&self) -> &NamedImages {
+        &self.images
+    }
+
     /// The member `name` with texts or token ids.
     pub(crate) fn listed(&mut self, name: &str) -> Result<Listed> {
         self.listed.take().ok_or_else(|| self.missing(name))
@@ -84,7 +97,7 @@ impl Params {
         match value {
             Value::Object(map) => {
                 let (path, unknown) = (format!("{path}."), self.unknown);
-                Ok(Params { map, listed: None, path, unknown, renamed: vec![] })
+                Ok(Params { map, listed: None, path, unknown, renamed: vec![], images: self.images.clone() })
             }
             other => Err(ApiError::expected(path, "an object", &other)),
         }
@@ -244,6 +257,7 @@ impl<'de> Visitor<'de> for Body<'_> {
             path: String::new(),
             unknown: unparsed.unknown,
             renamed: vec![],
+            images: NamedImages::default(),
         };
         while let Some(name) = members.next_key::<String>()? {
             let kept = unparsed.kept.contains(&name.as_str());

@@ -18,6 +18,8 @@ use crate::http::error::{ApiError, Result};
 use crate::http::request_log::RequestLog;
 use crate::models::model::ServedModel;
 use crate::models::registry::Registry;
+use crate::request::images;
+use crate::request::named_images::NamedImages;
 use crate::request::params::{Params, Unparsed};
 use crate::response_store::KeyResponses;
 use crate::state::{App, Stop};
@@ -73,6 +75,8 @@ pub(crate) struct Preparation<'a> {
     pub(crate) cancel: &'a Cancel,
     /// Those of the client's key.
     pub(crate) responses: &'a KeyResponses,
+    /// The images that the body names by URL.
+    pub(crate) images: &'a NamedImages,
 }
 
 /// Turns a body into what a route needs.
@@ -128,13 +132,26 @@ impl App {
             };
             let (config, model, responses) =
                 (self.config.clone(), Arc::clone(&served), self.responses(log.sender.key));
-            let bytes = body.len();
-            let prepared = self.work(bytes, move || {
+            let named = NamedImages::new(config.image_urls.as_ref(), config.max_body);
+            let (bytes, of_work, of_reading) = (body.len(), named.clone(), cancel.clone());
+            let prepare = Arc::new(move || {
                 cancel.check()?;
                 let (body, served, config) = (&**body, &*model, &config);
-                prepare(&Preparation { body, served, config, cancel: &cancel, responses: &responses })
+                let (cancel, responses, images) = (&cancel, &responses, &of_work);
+                prepare(&Preparation { body, served, config, cancel, responses, images })
             });
-            Ok((served, prepared.await?))
+            let work = || {
+                let prepare = Arc::clone(&prepare);
+                self.work(bytes, move || prepare())
+            };
+            let mut prepared = work().await;
+            // an image with a URL is empty until its file is read
+            let is_of_images = prepared.as_ref().is_err_and(|error| error.code == Some(images::INVALID));
+            if is_of_images && named.has_unread() {
+                self.read_images(named, of_reading).await?;
+                prepared = work().await;
+            }
+            Ok((served, prepared?))
         };
         let in_time = async {
             match deadline {
@@ -148,6 +165,16 @@ impl App {
             prepared = in_time => prepared,
             () = self.stopped(Stop::Now) => Err(ApiError::shutting_down()),
         }
+    }
+
+    /// Reads the images that a body names, while no worker waits for them.
+    async fn read_images(&self, images: NamedImages, cancel: Cancel) -> Result<()> {
+        let permit = Arc::clone(&self.readers).acquire_owned().await;
+        let read = spawn_blocking(move || {
+            let _permit = permit;
+            images.read(|| cancel.is_cancelled());
+        });
+        read.await.map_err(|_| ApiError::internal())
     }
 
     /// Runs the CPU-bound work for a body of `bytes` bytes on a blocking thread.

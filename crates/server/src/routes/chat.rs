@@ -30,7 +30,7 @@ const REFUSED: &[(&str, &str)] = &[
 /// Validates a request and does all its work that precedes the engine.
 pub(super) fn prepare(preparation: &Preparation<'_>) -> Result<Prepared<Reply>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
-    let mut params = Params::parse(body, unparsed(config))?;
+    let mut params = Params::parse(body, unparsed(config))?.naming(preparation.images);
     let model = model_or_adapter(&mut params, served)?;
     let chat = Chat::take(&mut params, served, config)?;
     let mut options = Options::take(&mut params, served, config, &model)?;

@@ -149,7 +149,7 @@ async fn answered(app: &Arc<App>, log: &RequestLog, body: Body, prepare: Prepare
 
 fn prepare(preparation: &Preparation<'_>, take_input: TakeInput) -> Result<Job> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
-    let mut params = Params::parse(body, unparsed(config))?;
+    let mut params = Params::parse(body, unparsed(config))?.naming(preparation.images);
     let model = model_or_adapter(&mut params, served)?;
     let (messages, questions) = take_input(&mut params, preparation)?;
     if messages.len() > config.max_messages {

@@ -46,7 +46,7 @@ struct Entry {
     /// Known once the model is loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_model_len: Option<usize>,
-    /// `completion`, `chat` if the model has a chat template, and `vision` if it is loaded and takes images.
+    /// `completion`, `chat` if the model has a chat template, and `vision` if it takes images.
     #[serde(skip_serializing_if = "Option::is_none")]
     capabilities: Option<&'static [&'static str]>,
     status: Status,
@@ -98,7 +98,7 @@ impl Entry {
             created: model.modified,
             owned_by: "tern",
             max_model_len: None,
-            capabilities: model.details.map(|details| capabilities(details.chats, false)),
+            capabilities: model.details.map(|details| capabilities(details.chats, details.sees)),
             status: Status { value, error },
         }
     }

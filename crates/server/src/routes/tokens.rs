@@ -55,7 +55,7 @@ async fn answer(app: &App, log: &RequestLog, body: Body, make: Prepare<Vec<u8>>)
 
 fn tokens_of(preparation: &Preparation<'_>) -> Result<Vec<u8>> {
     let Preparation { body, served, config, cancel, .. } = *preparation;
-    let mut params = Params::parse(body, unparsed(config))?;
+    let mut params = Params::parse(body, unparsed(config))?.naming(preparation.images);
     model_name(&mut params, served)?;
     let tokenizer = served.model.tokenizer();
     let add_special = params.bool("add_special_tokens")?;

@@ -5,6 +5,7 @@ pub(crate) mod chat;
 mod cohere;
 mod completions;
 mod decisions;
+mod images;
 mod infill;
 mod messages;
 mod ollama;

@@ -36,7 +36,7 @@ pub(super) struct MessageRequest {
 pub(super) fn take(preparation: &Preparation<'_>, answers: bool) -> Result<MessageRequest> {
     let Preparation { served, config, .. } = *preparation;
     let unparsed = Unparsed { kept: clients::ANTHROPIC_NAMES, ..unparsed(config) };
-    let mut params = Params::parse(preparation.body, unparsed)?;
+    let mut params = Params::parse(preparation.body, unparsed)?.naming(preparation.images);
     params.rename("stop_sequences", "stop");
     let model = model_or_adapter(&mut params, served)?;
     let stream = params.bool("stream")?.unwrap_or(false);

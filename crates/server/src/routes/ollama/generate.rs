@@ -26,6 +26,7 @@ use crate::request::encode::Encoder;
 use crate::request::gap::Gap;
 use crate::request::ignored::Object;
 use crate::request::images;
+use crate::request::named_images::NamedImages;
 use crate::request::params::Params;
 use crate::request::prepare::{Preparation, Prepare};
 use crate::request::prompt::{Chat, model_or_adapter};
@@ -180,7 +181,7 @@ fn prepare_chat(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
     let (messages, images): (Vec<Value>, Vec<Vec<Value>>) = messages.into_iter().map(adapted).unzip();
     let mut messages = conversation::convert(messages, &params)?;
     for (at, (message, images)) in messages.iter_mut().zip(images).enumerate() {
-        add_images(message, &images, &format!("messages[{at}].images"))?;
+        add_images(message, &images, preparation.images, &format!("messages[{at}].images"))?;
     }
     params.finish(Object::Body, REFUSED)?;
     if messages.is_empty() {
@@ -211,9 +212,10 @@ fn adapted(mut message: Value) -> (Value, Vec<Value>) {
 }
 
 /// Puts images before the text of a message.
-fn add_images(message: &mut Message, images: &[Value], path: &str) -> Result<()> {
+fn add_images(message: &mut Message, images: &[Value], named: &NamedImages, path: &str) -> Result<()> {
     for (at, image) in images.iter().enumerate().rev() {
-        *message = std::mem::take(message).image(images::of_ollama(image, &format!("{path}[{at}]"))?);
+        let image = images::of_ollama(image, &format!("{path}[{at}]"), named)?;
+        *message = std::mem::take(message).image(image);
     }
     Ok(())
 }
@@ -253,7 +255,7 @@ fn prepare_text(preparation: &Preparation<'_>) -> Result<OllamaRequest> {
         TextRequest { prompts: vec![&tokens], options, grammar }.job(&encoder)?
     } else {
         let mut user = Message::user(prompt);
-        add_images(&mut user, &images, "images")?;
+        add_images(&mut user, &images, preparation.images, "images")?;
         let messages = system.map(Message::system).into_iter().chain([user]).collect();
         let chat = Chat::new(messages, Tools::default(), vec![], variables);
         ChatRequest { chat, options, grammar, truncate: false }.job(&encoder)?.job

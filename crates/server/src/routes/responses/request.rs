@@ -35,7 +35,8 @@ pub(super) struct ResponseRequest {
 
 pub(super) fn take(preparation: &Preparation<'_>) -> Result<ResponseRequest> {
     let Preparation { served, config, .. } = *preparation;
-    let mut params = Params::parse(preparation.body, Unparsed { kept: KEPT, ..unparsed(config) })?;
+    let unparsed = Unparsed { kept: KEPT, ..unparsed(config) };
+    let mut params = Params::parse(preparation.body, unparsed)?.naming(preparation.images);
     params.rename("max_output_tokens", "max_tokens");
     let mut fields = Map::new();
     let mut echo = |params: &Params, name: &str| {

@@ -49,6 +49,7 @@ impl Library for Shelf {
             family: "llama".into(),
             parameters: 1_700_000_000,
             quantization: "Q4_K",
+            sees: name == "a",
             chats: name != "b",
         };
         let described = |model: LibraryModel| LibraryModel {
@@ -519,6 +520,9 @@ fn models_that_are_not_loaded_are_described() {
     assert_eq!((&broken["details"]["family"], &broken["size"]), (&json!(""), &json!(1000)));
     let models = site.get("/v1/models").json();
     let capabilities = |at: usize| models["data"][at]["capabilities"].clone();
-    assert_eq!([capabilities(0), capabilities(1)], [json!(["completion", "chat"]), json!(["completion"])]);
+    assert_eq!(
+        [capabilities(0), capabilities(1)],
+        [json!(["completion", "chat", "vision"]), json!(["completion"])]
+    );
     assert!(capabilities(2).is_null());
 }
