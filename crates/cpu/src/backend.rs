@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tern_graph::{
-    Backend, BackendError, Bindings, Buffer, DeviceInfo, Finished, Graph, HostTensor, KvSize, Program,
-    Reserve, Roles, StateSpec, Step, StepOutput, Ticket,
+    Backend, BackendError, Bindings, Buffer, CachePart, DeviceInfo, Finished, Graph, HostTensor, KvSize,
+    Place, Program, Reserve, Roles, StateSpec, Step, StepOutput, Ticket,
 };
 
 use crate::activations::gathered_rows::GatheredRows;
@@ -154,6 +154,25 @@ impl Cpu {
         Ok(self.add(Stored::State(Arc::new(state))))
     }
 
+    /// The memory of a page or slot of a reserved buffer.
+    fn cache_part(&self, buffer: Buffer, place: Place) -> Result<CacheMemory<'_>> {
+        let (memory, count) = match (self.buffers.get(buffer.0 as usize), place.part) {
+            (Some(Stored::Kv(kv)), CachePart::Page) => (CacheMemory::Kv(kv, false), kv.spec.pages),
+            (Some(Stored::Kv(kv)), CachePart::WindowPage) => {
+                let pages = kv.spec.window.as_ref().map_or(0, |window| window.pages);
+                (CacheMemory::Kv(kv, true), pages)
+            }
+            (Some(Stored::State(state)), CachePart::StateSlot) => {
+                (CacheMemory::State(state), state.spec.slots)
+            }
+            _ => return Err(BackendError::Invalid(format!("{place:?}: not in this buffer"))),
+        };
+        if place.number as usize >= count {
+            return Err(BackendError::Invalid(format!("{place:?}: there are {count}")));
+        }
+        Ok(memory)
+    }
+
     fn run(&mut self, program: Program, step: &Step) -> Result<StepOutput> {
         let fail = |text: String| Err(BackendError::Invalid(text));
         let Some(compiled) = self.programs.get(program.0 as usize) else {
@@ -279,6 +298,47 @@ impl Backend for Cpu {
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput> {
         self.finished.take(ticket)
     }
+
+    /// The kernels of another instruction set may add in another order.
+    fn cache_format(&self) -> Option<String> {
+        let order = if cfg!(target_endian = "big") { "big" } else { "little" };
+        Some(format!("cpu {} {order} endian", self.kernels.name))
+    }
+
+    fn read_cache(&mut self, from: Buffer, place: Place, to: &mut Vec<u8>) -> Result<()> {
+        match self.cache_part(from, place)? {
+            // SAFETY: steps end before `submit` returns, and this has the backend to itself.
+            CacheMemory::Kv(kv, windowed) => unsafe { kv.read_page(windowed, place.number, to) },
+            // SAFETY: as above.
+            CacheMemory::State(state) => unsafe { state.read_slot(place.number, to) },
+        }
+        Ok(())
+    }
+
+    fn write_cache(&mut self, to: Buffer, place: Place, bytes: &[u8]) -> Result<()> {
+        let memory = self.cache_part(to, place)?;
+        let want = match memory {
+            CacheMemory::Kv(kv, windowed) => kv.spec.page_bytes(windowed),
+            CacheMemory::State(state) => state.spec.slot_bytes(),
+        };
+        if bytes.len() != want {
+            let got = bytes.len();
+            return Err(BackendError::Invalid(format!("{place:?}: want {want} bytes, got {got}")));
+        }
+        match memory {
+            // SAFETY: steps end before `submit` returns, and this has the backend to itself.
+            CacheMemory::Kv(kv, windowed) => unsafe { kv.write_page(windowed, place.number, bytes) },
+            // SAFETY: as above.
+            CacheMemory::State(state) => unsafe { state.write_slot(place.number, bytes) },
+        }
+        Ok(())
+    }
+}
+
+/// The memory that a page or a slot is in; of KV pages, whether they are those of layers with a window.
+enum CacheMemory<'a> {
+    Kv(&'a Kv, bool),
+    State(&'a State),
 }
 
 fn unsupported(graph: &Graph, node: usize) -> BackendError {

@@ -15,13 +15,14 @@ use tern_graph::Mask;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::budget::Budget;
+use crate::disk::restore::{Deliver, EngineDisk};
 use crate::handle::{Command, Shared, Sizes};
 use crate::pace::Pace;
 use crate::speculation::RowCost;
 use crate::step_cost::StepCost;
 use crate::step_sizes::StepSizes;
 use crate::{
-    Answer, Batch, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler,
+    Answer, Batch, DiskCache, EngineError, Event, Finish, Handle, Limits, RequestId, Runner, Scheduler,
     SharedConstraint, StepRules,
 };
 
@@ -38,6 +39,8 @@ pub struct Engine {
     pace: Pace,
     /// When the last step was collected, or the engine woke up.
     collected: Instant,
+    /// The cache on disk, if there is one.
+    disk: Option<EngineDisk>,
     /// To the thread that computes masks while the model runs; it starts with the first mask.
     masks: Option<mpsc::Sender<MasksOf>>,
     streams: HashMap<RequestId, UnboundedSender<Event>>,
@@ -59,20 +62,48 @@ struct Submitted {
 impl Engine {
     /// Starts the thread. It ends with [`Handle::shutdown`], or when the last handle and stream are dropped.
     pub fn start(runner: Box<dyn Runner>, limits: Limits) -> Result<Handle, EngineError> {
+        Engine::start_with(runner, limits, None)
+    }
+
+    /// The same with a cache on disk, if one is given: prefixes that leave memory go there and come back. The
+    /// runner must copy its pages ([`Runner::cache_format`]) and not run ahead.
+    pub fn start_with(
+        runner: Box<dyn Runner>,
+        limits: Limits,
+        disk: Option<DiskCache>,
+    ) -> Result<Handle, EngineError> {
+        let disk = disk.map(|cache| match runner.cache_format() {
+            Some(format) if !runner.runs_ahead() => Ok(EngineDisk::new(cache, format)),
+            _ => Err(EngineError::NoDiskCache),
+        });
+        let disk = disk.transpose()?;
         let capacity = runner.capacity();
         let reads_whole = runner.reads_whole();
         let keeps_images = runner.keeps_images_whole();
-        let scheduler =
+        let mut scheduler =
             Scheduler::new(limits, capacity)?.reading_whole(reads_whole).keeping_images(keeps_images);
+        if let Some(disk) = &disk {
+            scheduler.use_disk(disk.keys());
+        }
         let budget = Budget::new(capacity.max_tokens, limits.step_millis);
         let (vocab, generates, adapters) = (runner.vocab(), runner.generates(), runner.adapters());
         let image_width = runner.image_width();
         // the window's pages hold an image if it is no longer than the window
         let window = capacity.window.map_or(usize::MAX, |window| window.tokens);
         let image_rows = if keeps_images { capacity.max_tokens.min(window) } else { usize::MAX };
-        let sizes =
-            Sizes { limits, capacity, vocab, generates, reads_whole, adapters, image_width, image_rows };
-        let shared = Arc::new(Shared::new(sizes, scheduler.stats()));
+        let has_disk = disk.is_some();
+        let sizes = Sizes {
+            limits,
+            capacity,
+            vocab,
+            generates,
+            reads_whole,
+            adapters,
+            image_width,
+            image_rows,
+            has_disk,
+        };
+        let shared = Arc::new(Shared::new(sizes, scheduler.stats(), disk.as_ref().map(EngineDisk::counts)));
         let step_sizes = StepSizes::new(runner.step_borders());
         let engine = Engine {
             scheduler,
@@ -84,6 +115,7 @@ impl Engine {
             row_cost: RowCost::default(),
             pace: Pace::default(),
             collected: Instant::now(),
+            disk,
             masks: None,
             streams: HashMap::new(),
         };
@@ -97,17 +129,21 @@ impl Engine {
         Ok(Handle::new(shared, gone))
     }
 
-    fn run(mut self, shared: &Shared) {
+    fn run(mut self, shared: &Arc<Shared>) {
         // after a panic the state of the device is unknown, so the engine does not continue
         let why = catch_unwind(AssertUnwindSafe(|| self.work(shared)));
         self.end(shared, why.unwrap_or_else(|payload| EngineError::Panicked(panic_message(&*payload))));
     }
 
     /// Runs steps until there is a reason to stop.
-    fn work(&mut self, shared: &Shared) -> EngineError {
+    fn work(&mut self, shared: &Arc<Shared>) -> EngineError {
+        let deliver: Deliver = {
+            let shared = Arc::clone(shared);
+            Arc::new(move |part| shared.send(Command::Read(part)))
+        };
         let ahead = self.runner.runs_ahead();
         let why = loop {
-            let next = match self.receive(shared).and_then(|()| self.begin(shared)) {
+            let next = match self.receive(shared).and_then(|()| self.begin(shared, &deliver)) {
                 Ok(next) => next,
                 Err(why) => break why,
             };
@@ -129,7 +165,10 @@ impl Engine {
     }
 
     /// Plans a step and submits it; `None` if the result of the one in flight must be known first.
-    fn begin(&mut self, shared: &Shared) -> Result<Option<Submitted>, EngineError> {
+    fn begin(&mut self, shared: &Shared, deliver: &Deliver) -> Result<Option<Submitted>, EngineError> {
+        if let Some(disk) = &mut self.disk {
+            disk.restore(&mut self.scheduler, &mut *self.runner, deliver)?;
+        }
         let (cost, sizes, rows) = (&self.cost, &self.step_sizes, &self.row_cost);
         let rules = StepRules {
             few: &|all, clients| cost.few(all, clients),
@@ -137,9 +176,15 @@ impl Engine {
             seconds: &|tokens| rows.of(tokens),
         };
         let batch = self.scheduler.plan_sized(self.budget.tokens(), &rules);
+        if let Some(disk) = &self.disk {
+            disk.write_evicted(&mut self.scheduler, &mut *self.runner)?;
+        }
         let in_flight = self.in_flight.as_ref().map_or(0, |step| step.batch.tokens());
         let expected = self.pace.expected(batch.tokens().max(in_flight));
         shared.lock().begin(self.scheduler.stats(), expected);
+        if batch.entries.is_empty() && !self.scheduler.has_work() {
+            return Ok(None); // all sequences wait for the disk
+        }
         if batch.entries.is_empty() {
             let nothing = EngineError::Broken("no step was planned although there are requests".into());
             return if self.in_flight.is_some() { Ok(None) } else { Err(nothing) };
@@ -240,6 +285,7 @@ impl Engine {
     fn receive(&mut self, shared: &Shared) -> Result<(), EngineError> {
         let mut state = shared.lock();
         state.idle();
+        let mut waited = false; // for the disk: what was read is taken now, or not waited for any more
         loop {
             for command in std::mem::take(&mut state.inbox) {
                 self.execute(command);
@@ -248,20 +294,24 @@ impl Engine {
             if state.stopping {
                 return Err(EngineError::Stopped);
             }
-            if !self.scheduler.is_idle() || self.in_flight.is_some() {
+            let arrived = self.disk.as_ref().is_some_and(EngineDisk::has_arrived);
+            if self.scheduler.has_work() || self.in_flight.is_some() || arrived || waited {
                 state.work(Instant::now());
                 return Ok(());
             }
             self.scheduler.check()?;
-            state = shared.sleep(state);
+            let patience = self.disk.as_ref().and_then(EngineDisk::patience);
+            state = shared.sleep(state, patience);
             self.collected = Instant::now();
+            waited = patience.is_some();
         }
     }
 
     fn execute(&mut self, command: Command) {
         match command {
-            Command::Add { id, request, stream } => {
+            Command::Add { id, request, stream, images } => {
                 self.streams.insert(id, stream);
+                images.into_iter().for_each(|(number, rows)| self.scheduler.know_image(number, rows));
                 if let Err(error) = self.scheduler.add(id, *request) {
                     self.tell(id, Event::Failed(error));
                 }
@@ -269,6 +319,11 @@ impl Engine {
             Command::Cancel(id) => {
                 self.scheduler.cancel(id);
                 self.streams.remove(&id);
+            }
+            Command::Read(part) => {
+                if let Some(disk) = &mut self.disk {
+                    disk.take(part);
+                }
             }
         }
     }
@@ -298,12 +353,20 @@ impl Engine {
         for &id in self.streams.keys() {
             self.scheduler.cancel(id);
         }
+        let stopped = matches!(state.ended, Some(EngineError::Stopped));
         state.publish(self.scheduler.stats());
         state.idle();
         drop(state);
         shared.closed.notify_waiters();
         for stream in self.streams.values() {
             let _ = stream.send(last.clone());
+        }
+        // not after a failure: what memory holds then is not known
+        if let Some(disk) = self.disk.take().filter(|_| stopped) {
+            let written =
+                catch_unwind(AssertUnwindSafe(|| disk.write_all(&self.scheduler, &mut *self.runner)));
+            drop(written); // the engine ends in any case
+            shared.lock().publish(disk.counts().count(self.scheduler.stats()));
         }
     }
 }

@@ -118,6 +118,9 @@ pub enum EngineError {
     /// The bytes of a weight could not be made.
     #[error(transparent)]
     Weight(#[from] WeightError),
+    /// A cache on disk for a runner that does not copy its pages.
+    #[error("a cache on disk: this device does not copy pages of its KV cache, the CPU does")]
+    NoDiskCache,
     /// A step failed; the runner's message.
     #[error("{0}")]
     Runner(String),
@@ -177,6 +180,7 @@ impl EngineError {
             EngineError::QueueFull { .. } => Fault::Busy,
             EngineError::Duplicate(_)
             | EngineError::Load(_)
+            | EngineError::NoDiskCache
             | EngineError::Weight(_)
             | EngineError::Runner(_)
             | EngineError::DeviceLost(_)

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::disk::Key;
+use crate::disk::restore::{DiskCounts, LAST_WRITES, Part};
 use crate::{Capacity, EngineError, Event, Limits, Request, RequestId, Stats};
 
 /// How long dropping the last handle waits for the step in flight. A step that takes longer continues on a
@@ -46,6 +48,9 @@ impl Handle {
     pub fn generate(&self, request: Request) -> Result<TokenStream, EngineError> {
         self.admit(&request)?;
         let shared = &self.owner.shared;
+        // here, not on the engine's thread: rows of images may be many
+        let hashed = request.images.iter().filter(|_| shared.sizes.has_disk);
+        let images = hashed.map(|image| (image.rows.id, Key::of_image(&image.rows))).collect();
         let (stream, events) = unbounded_channel(); // a request emits at most max_tokens + 2 events
         let mut state = shared.lock();
         if let Some(why) = &state.ended {
@@ -58,7 +63,7 @@ impl Handle {
         let id = state.next_id;
         state.next_id += 1;
         state.stats.waiting += 1;
-        state.inbox.push(Command::Add { id, request: Box::new(request), stream });
+        state.inbox.push(Command::Add { id, request: Box::new(request), stream, images });
         drop(state);
         shared.wake.notify_one();
         Ok(TokenStream { id, client, events, ended: false, owner: Arc::clone(&self.owner) })
@@ -75,7 +80,9 @@ impl Handle {
 
     /// Counts of the engine.
     pub fn stats(&self) -> Stats {
-        self.owner.shared.lock().stats
+        let shared = &self.owner.shared;
+        let stats = shared.lock().stats;
+        shared.disk.as_ref().map_or(stats, |disk| disk.count(stats))
     }
 
     /// Why the engine accepts no more work; `None` while it does.
@@ -226,14 +233,23 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         self.stop();
-        let _ = self.gone().recv_timeout(LAST_STEP);
+        let writes = if self.shared.sizes.has_disk { LAST_WRITES } else { Duration::ZERO };
+        let _ = self.gone().recv_timeout(LAST_STEP + writes);
     }
 }
 
 /// A command for the engine thread.
 pub(crate) enum Command {
-    Add { id: RequestId, request: Box<Request>, stream: UnboundedSender<Event> },
+    Add {
+        id: RequestId,
+        request: Box<Request>,
+        stream: UnboundedSender<Event>,
+        /// The numbers of its images and the hashes of their rows, if there is a cache on disk.
+        images: Vec<(u32, Key)>,
+    },
     Cancel(RequestId),
+    /// From the disk.
+    Read(Part),
 }
 
 /// The numbers of an engine, which never change.
@@ -253,6 +269,8 @@ pub(crate) struct Sizes {
     pub(crate) image_width: usize,
     /// Rows of an image at most.
     pub(crate) image_rows: usize,
+    /// Whether there is a cache on disk.
+    pub(crate) has_disk: bool,
 }
 
 /// Shared by handles, streams and the engine thread.
@@ -262,6 +280,8 @@ pub(crate) struct Shared {
     wake: Condvar,
     /// Notified when `State::ended` is set.
     pub(crate) closed: Notify,
+    /// The counts of the cache on disk, which change while the engine sleeps.
+    disk: Option<DiskCounts>,
 }
 
 /// What the handles and the engine thread share, with one lock that is taken briefly between steps.
@@ -315,7 +335,7 @@ impl State {
 }
 
 impl Shared {
-    pub(crate) fn new(sizes: Sizes, stats: Stats) -> Shared {
+    pub(crate) fn new(sizes: Sizes, stats: Stats, disk: Option<DiskCounts>) -> Shared {
         let state = State {
             inbox: vec![],
             stats,
@@ -325,17 +345,37 @@ impl Shared {
             next_id: 1,
             open: HashMap::new(),
         };
-        Shared { sizes, state: Mutex::new(state), wake: Condvar::new(), closed: Notify::new() }
+        Shared { sizes, state: Mutex::new(state), wake: Condvar::new(), closed: Notify::new(), disk }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until a command arrives.
-    pub(crate) fn sleep<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Sends a command to the engine thread, unless it has ended.
+    pub(crate) fn send(&self, command: Command) {
+        let mut state = self.lock();
+        if state.ended.is_none() {
+            state.inbox.push(command);
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    /// Sleeps until a command arrives, or until it has slept this long.
+    pub(crate) fn sleep<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        most: Option<Duration>,
+    ) -> MutexGuard<'a, State> {
         let nothing = |state: &mut State| state.inbox.is_empty() && !state.stopping;
-        self.wake.wait_while(state, nothing).unwrap_or_else(PoisonError::into_inner)
+        match most {
+            None => self.wake.wait_while(state, nothing).unwrap_or_else(PoisonError::into_inner),
+            Some(most) => {
+                let waited = self.wake.wait_timeout_while(state, most, nothing);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
     }
 
     /// Refuses what the model does not compute.

@@ -27,9 +27,10 @@ mod capacity;
 mod clients;
 mod constraint;
 mod decoding;
+mod disk;
 mod engine;
 mod error;
-
+mod fingerprint;
 mod handle;
 mod limits;
 mod made_ahead;
@@ -52,21 +53,21 @@ mod tower;
 pub use batch::{Answer, Batch, Entry, Want};
 pub use capacity::{Capacity, StateCapacity, WindowPages};
 pub use constraint::{Constraint, SharedConstraint};
+pub use disk::{DiskCache, DiskError, DiskLog, DiskUse};
 pub use engine::Engine;
 pub use error::{EngineError, Fault};
-
 pub use handle::{Handle, InFlight, TokenStream};
 pub use limits::Limits;
 pub use pages::{Need, PageList, Pages, Text};
 pub use request::{Event, Finish, Request, RequestId};
-pub use runner::{GraphRunner, Runner, RunnerConfig};
+pub use runner::{CacheFormat, GraphRunner, Runner, RunnerConfig};
 pub use scheduler::{Scheduler, StepRules};
 pub use scripted::ScriptedRunner;
 pub use speculation::MOST_DRAFTS;
 pub use stats::Stats;
 pub use step_sizes::StepSizes;
 pub use tern_graph::{
-    AdapterScales, AdapterSet, Breakers, Dry, ImageRows, Images, Mask, Mirostat, MirostatVersion, PageTable,
-    Pooling, Sample, Sampled, Sampling, SamplingError, StateSlots, Xtc,
+    AdapterScales, AdapterSet, Breakers, CachePart, Dry, ImageRows, Images, Mask, Mirostat, MirostatVersion,
+    PageTable, Place, Pooling, Sample, Sampled, Sampling, SamplingError, StateSlots, Xtc,
 };
 pub use tower::TowerRunner;

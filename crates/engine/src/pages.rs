@@ -15,8 +15,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use tern_graph::{AdapterScales, PageTable, StateSlots};
+use tern_graph::{AdapterScales, CachePart, PageTable, StateSlots};
 
+use crate::disk::{Key, Keys};
 use crate::pool::Pool;
 use crate::slots::{HeldState, NextStep, SlotCounts, Slots, Snapshot};
 use crate::snapshots::Marks;
@@ -37,6 +38,10 @@ pub struct Pages {
     known: HashMap<u64, u64>,
     /// Names given so far; none is used twice.
     names: u64,
+    /// The keys of contents on disk, if there is a cache on disk.
+    disk: Option<Keys>,
+    /// What has left memory and is not written yet.
+    evicted: Vec<Evicted>,
 }
 
 /// Pages of layers with a window.
@@ -57,6 +62,9 @@ struct Content {
     after: u64,
     adapters: AdapterScales,
     tokens: Box<[u32]>,
+    /// Its key on disk, and that of the content before it.
+    key: Option<Key>,
+    after_key: Option<Key>,
 }
 
 /// Tokens of a sequence, and the adapters that they are computed with: what pages are cached by.
@@ -149,6 +157,8 @@ impl Pages {
             contents: HashMap::new(),
             known: HashMap::new(),
             names: 0,
+            disk: None,
+            evicted: vec![],
         }
     }
 
@@ -262,6 +272,7 @@ impl Pages {
             let Some(taken) = self.full.take() else { return false };
             held.pages.make_mut().push(taken.page);
             if let Some(lost) = taken.lost {
+                self.evict_all(lost, taken.page);
                 self.forget(lost);
             }
         }
@@ -272,11 +283,14 @@ impl Pages {
     /// Adds pages of layers with a window to `held` until they hold `tokens` tokens, or none is free; returns
     /// how many of the tokens fit.
     pub fn grow_window(&mut self, held: &mut PageList, tokens: usize) -> usize {
-        let Some(window) = &mut self.window else { return tokens };
+        if self.window.is_none() {
+            return tokens;
+        }
         while held.window_pages.len() * self.page_len < tokens
-            && let Some(taken) = window.pool.take()
+            && let Some(taken) = self.window.as_mut().and_then(|window| window.pool.take())
         {
             held.window_pages.make_mut().push(taken.page);
+            taken.lost.into_iter().for_each(|lost| self.evict(lost, CachePart::WindowPage, taken.page));
         }
         tokens.min(held.window_pages.len() * self.page_len)
     }
@@ -318,7 +332,7 @@ impl Pages {
             let name = match self.known.get(&hash).copied() {
                 Some(name) if self.is_content(name, held.name, full) => name,
                 Some(_) => break, // a hash collision: this sequence's pages are not cached
-                None => self.name_content(Content::new(hash, held.name, full)),
+                None => self.name_content(hash, held.name, full),
             };
             keep(&mut self.full, &mut held.pages, at, name);
             if let Some(window) = &mut self.window
@@ -346,7 +360,12 @@ impl Pages {
 
     /// The state slots of a sequence's next step, if there are recurrent layers.
     pub(crate) fn next_slots(&mut self, held: &mut PageList, step: NextStep) -> Option<StateSlots> {
-        self.slots.as_mut()?.next(&mut held.state, step)
+        let slots = self.slots.as_mut()?;
+        let next = slots.next(&mut held.state, step);
+        if let Some((name, slot)) = slots.take_lost() {
+            self.evict(name, CachePart::StateSlot, slot);
+        }
+        next
     }
 
     /// Takes a snapshot of the state after the first `computed` tokens if their last page,
@@ -406,10 +425,16 @@ impl Pages {
         self.window.as_ref().map_or(0, |w| (position + 1).saturating_sub(w.tokens) / self.page_len)
     }
 
-    fn name_content(&mut self, content: Content) -> u64 {
+    fn name_content(&mut self, hash: u64, after: u64, text: Text<'_>) -> u64 {
+        let after_key = match after {
+            0 => self.disk.as_ref().map(|keys| keys.root(text.adapters)),
+            after => self.contents.get(&after).and_then(|content| content.key),
+        };
+        let key = after_key.and_then(|after| self.key_after(after, text));
+        let (adapters, tokens) = (text.adapters.clone(), text.tokens.into());
         self.names += 1;
-        self.known.insert(content.hash, self.names);
-        self.contents.insert(self.names, content);
+        self.known.insert(hash, self.names);
+        self.contents.insert(self.names, Content { hash, after, adapters, tokens, key, after_key });
         self.names
     }
 
@@ -441,11 +466,7 @@ fn keep(pool: &mut Pool, table: &mut PageTable, at: usize, content: u64) {
     }
 }
 
-impl Content {
-    fn new(hash: u64, after: u64, text: Text<'_>) -> Content {
-        Content { hash, after, adapters: text.adapters.clone(), tokens: text.tokens.into() }
-    }
-}
+pub(crate) use on_disk::{Evicted, Install};
 
 /// Hash of a page's text after a content. The same in every run, so that tests are reproducible.
 fn hash<'a>(after: u64, text: impl Into<Text<'a>>) -> u64 {
@@ -453,6 +474,7 @@ fn hash<'a>(after: u64, text: impl Into<Text<'a>>) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one((after, tokens, adapters))
 }
 
+mod on_disk;
 mod prefix;
 mod tail;
 #[cfg(test)]

@@ -139,6 +139,12 @@ impl Pool {
         self.by_content.keys().copied()
     }
 
+    /// Contents of free pages: when they were released, their name and their page.
+    pub(crate) fn by_release(&self) -> impl Iterator<Item = (u64, u64, u32)> {
+        let free = self.free.iter().rev();
+        free.filter_map(|&(released, page)| Some((released, self.pages[page as usize].content?, page)))
+    }
+
     /// Checks that every page is held as often as it occurs in `held`, and free exactly if it does not occur;
     /// `name` is that of a page in errors.
     pub(crate) fn check(&self, name: &str, held: impl Iterator<Item = u32>) -> Result<(), EngineError> {

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 
 use tern_graph::{
-    AdapterScales, AdapterSet, Backend, Bindings, Buffer, Graph, HostTensor, Images, KvCells, LazyTensor,
-    OutputRow, PageTable, Program, Reserve, Roles, Slice, StateSlots, Step, Ticket, Weight, all_finite,
+    AdapterScales, AdapterSet, Backend, Bindings, Buffer, CachePart, Graph, HostTensor, Images, KvCells,
+    LazyTensor, OutputRow, PageTable, Place, Program, Reserve, Roles, Slice, StateSlots, StateSpec, Step,
+    Ticket, Weight, all_finite,
 };
 
+use crate::fingerprint::Fingerprint;
 use crate::made_ahead::made_ahead;
 use crate::{Answer, Batch, Capacity, EngineError, Entry, Pooling, Want, WindowPages};
 
@@ -66,6 +68,44 @@ pub trait Runner: Send {
     fn vocab(&self) -> usize {
         usize::MAX
     }
+
+    /// What a cache on disk must know of its pages and state slots; `None` if it does not copy them.
+    fn cache_format(&self) -> Option<CacheFormat> {
+        None
+    }
+
+    /// Appends the bytes of a page or of a state slot; no batch is in flight.
+    fn read_cache(&mut self, place: Place, _to: &mut Vec<u8>) -> Result<(), EngineError> {
+        Err(EngineError::Runner(format!("{place:?}: this runner does not copy its pages")))
+    }
+
+    /// Overwrites a page or a state slot by bytes that were read; no batch is in flight.
+    fn write_cache(&mut self, place: Place, _bytes: &[u8]) -> Result<(), EngineError> {
+        Err(EngineError::Runner(format!("{place:?}: this runner does not copy its pages")))
+    }
+}
+
+/// What pages and state slots hold, for a cache outside the runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheFormat {
+    /// A hash of the model, of how its pages are arranged and of what computes them.
+    pub model: [u8; 32],
+    /// A hash of its adapters.
+    pub adapters: [u8; 32],
+    /// Bytes of a page, of a page of layers with a window, and of a state slot; 0 if there are none.
+    pub bytes: [usize; 3],
+}
+
+impl CacheFormat {
+    /// Bytes of a page or slot of this kind.
+    pub fn bytes_of(&self, part: CachePart) -> usize {
+        let [page, window_page, state_slot] = self.bytes;
+        match part {
+            CachePart::Page => page,
+            CachePart::WindowPage => window_page,
+            CachePart::StateSlot => state_slot,
+        }
+    }
 }
 
 /// What a [`GraphRunner`] is made for.
@@ -95,6 +135,8 @@ pub struct GraphRunner {
     generates: bool,
     reads_whole: bool,
     keeps_images: bool,
+    /// `None` if the backend does not copy pages.
+    cache_format: Option<CacheFormat>,
     /// The oldest first.
     in_flight: VecDeque<Submitted>,
 }
@@ -166,9 +208,10 @@ impl GraphRunner {
             max_outputs = max_tokens; // every token may have a vector
         }
         // before the weights: a device that is too small fails at once
-        let kv = Some(backend.reserve(&Reserve::Kv(capacity.kv_spec(graph, cells)))?);
-        let state = match capacity.state_spec(graph) {
-            Some(spec) => Some(backend.reserve(&Reserve::State(spec))?),
+        let (kv_spec, state_spec) = (capacity.kv_spec(graph, cells), capacity.state_spec(graph));
+        let kv = Some(backend.reserve(&Reserve::Kv(kv_spec.clone()))?);
+        let state = match &state_spec {
+            Some(spec) => Some(backend.reserve(&Reserve::State(spec.clone()))?),
             None if graph.states.is_empty() => None,
             None => {
                 return Err(EngineError::Load("the graph has recurrent layers and needs state slots".into()));
@@ -183,7 +226,9 @@ impl GraphRunner {
         }
         let mut wanted = graph.weights.iter().zip(graph.roles());
         let (mut weights, mut stored) = (Vec::with_capacity(graph.weights.len()), 0);
+        let mut fingerprint = Fingerprint::default();
         made_ahead(&tensors, threads, |tensor| {
+            fingerprint.add(&tensor);
             if let Some((want, roles)) = wanted.next() {
                 weights.push(store(&mut *backend, want, roles, &tensor)?);
             }
@@ -196,6 +241,13 @@ impl GraphRunner {
         drop(tensors); // and what they are made of
         let bindings = Bindings { weights: &weights, kv, state, max_tokens, max_outputs };
         let whole = backend.compile(graph, &bindings)?;
+        let cache_format = backend.cache_format().map(|format| {
+            fingerprint.add_graph(graph);
+            fingerprint.add_format(&format, &kv_spec, state_spec.as_ref());
+            let state_slot = state_spec.as_ref().map_or(0, StateSpec::slot_bytes);
+            let bytes = [kv_spec.page_bytes(false), kv_spec.page_bytes(true), state_slot];
+            CacheFormat { model: fingerprint.finish(), adapters: [0; 32], bytes }
+        });
         Ok(GraphRunner {
             backend,
             plain: Programs::of(graph, whole, graph.hidden()),
@@ -210,6 +262,7 @@ impl GraphRunner {
             generates: !graph.vectors,
             reads_whole: graph.sequence_rules().whole,
             keeps_images: graph.keeps_images_whole(),
+            cache_format,
             in_flight: VecDeque::new(),
         })
     }
@@ -235,6 +288,11 @@ impl GraphRunner {
         let whole = self.compile(&adapted, max_outputs)?;
         let hidden = self.plain.hidden.as_ref().map(|hidden| hidden.with_adapters(set.count, &set.linears));
         let programs = Programs::of(&adapted, whole, hidden.transpose().map_err(load)?);
+        if let Some(format) = &mut self.cache_format {
+            let mut fingerprint = Fingerprint::default();
+            set.tensors.iter().for_each(|tensor| fingerprint.add(tensor));
+            format.adapters = fingerprint.finish();
+        }
         self.adapted = Some(Adapted { programs, count: set.count, active });
         Ok(())
     }
@@ -400,6 +458,20 @@ impl Runner for GraphRunner {
     fn adapters(&self) -> usize {
         self.adapted.as_ref().map_or(0, |adapted| adapted.count)
     }
+
+    fn cache_format(&self) -> Option<CacheFormat> {
+        self.cache_format
+    }
+
+    fn read_cache(&mut self, place: Place, to: &mut Vec<u8>) -> Result<(), EngineError> {
+        let buffer = self.reserved(place)?;
+        Ok(self.backend.read_cache(buffer, place, to)?)
+    }
+
+    fn write_cache(&mut self, place: Place, bytes: &[u8]) -> Result<(), EngineError> {
+        let buffer = self.reserved(place)?;
+        Ok(self.backend.write_cache(buffer, place, bytes)?)
+    }
 }
 
 impl GraphRunner {
@@ -422,6 +494,12 @@ impl GraphRunner {
                 Some(std::mem::replace(&mut self.last, program)).filter(|last| *last != program);
         }
         Ok(Some(self.backend.submit(program, step)?))
+    }
+
+    /// The reserved memory that a page or slot is in.
+    fn reserved(&self, place: Place) -> Result<Buffer, EngineError> {
+        let buffer = if place.part == CachePart::StateSlot { self.state } else { self.kv };
+        buffer.ok_or_else(|| EngineError::Runner(format!("{place:?}: nothing is reserved for it")))
     }
 
     fn finish(&mut self, ticket: Option<Ticket>) -> Result<Vec<OutputRow>, EngineError> {

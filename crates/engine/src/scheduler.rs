@@ -9,11 +9,13 @@
 //! finishes. The last one is preempted if pages are short, or if its client has at least two more running
 //! than a client that waits.
 
+mod on_disk;
+
 use std::collections::{HashMap, VecDeque};
 
 use crate::clients::Clients;
 use crate::decoding::{self, Candidate};
-use crate::sequence::Sequence;
+use crate::sequence::{Lookup, Sequence};
 use crate::speculation::{Acceptance, FinishedTexts, depths};
 use crate::{Answer, Batch, Capacity, EngineError, Event, Limits, Pages, Request, RequestId, Stats};
 
@@ -390,6 +392,7 @@ impl Scheduler {
     fn preempt(&mut self, at: usize) {
         let mut sequence = self.running.remove(at);
         sequence.release_pages(&mut self.pages);
+        sequence.lookup = Lookup::Pending; // what leaves memory until it starts again may be on disk
         self.done.preemptions += 1;
         self.clients.stop(sequence.client());
         self.wait(sequence);
@@ -427,13 +430,14 @@ impl Scheduler {
     /// The waiting sequence that is next: of those with the best priority the first of the
     /// client that has the least.
     fn next_waiting(&self) -> Option<usize> {
-        let (best, _) = self.waiting.front()?.waiting_rank();
+        let mut ready = self.waiting.iter().enumerate().filter(|(_, s)| !s.is_restoring()).peekable();
+        let (first, best) = ready.peek().map(|(at, s)| (*at, s.waiting_rank().0))?;
         if self.clients.is_one() {
-            return Some(0);
+            return Some(first);
         }
-        let same = self.waiting.iter().take_while(|s| s.waiting_rank().0 == best);
+        let same = ready.take_while(|(_, s)| s.waiting_rank().0 == best);
         // arrivals are in order: the first of equals is kept
-        same.enumerate().min_by_key(|(_, s)| self.clients.standing(s.client())).map(|(at, _)| at)
+        same.min_by_key(|(_, s)| self.clients.standing(s.client())).map(|(at, _)| at)
     }
 
     /// Whether a waiting sequence can start: fewer than `max_seqs` run, few prompts are in prefill, and there

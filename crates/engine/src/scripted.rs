@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use tern_graph::{AdapterScales, Random, Sample, Sampled, StateSlots};
+use tern_graph::{AdapterScales, Place, Random, Sample, Sampled, StateSlots};
 
-use crate::{Answer, Batch, Capacity, EngineError, Entry, Pooling, Runner, Want};
+use crate::{Answer, Batch, CacheFormat, Capacity, EngineError, Entry, Pooling, Runner, Want};
 
 type Script = dyn FnMut(&[u32], &Sample) -> Option<u32> + Send;
 
@@ -328,6 +328,20 @@ impl Runner for ScriptedRunner {
     fn adapters(&self) -> usize {
         usize::MAX
     }
+
+    fn cache_format(&self) -> Option<CacheFormat> {
+        let Capacity { page_len, window, state, .. } = self.capacity;
+        let bytes = [page_len * copies::SLOT, window.map_or(0, |_| page_len * 8), state.map_or(0, |_| 8)];
+        Some(CacheFormat { model: [0; 32], adapters: [0; 32], bytes })
+    }
+
+    fn read_cache(&mut self, place: Place, to: &mut Vec<u8>) -> Result<(), EngineError> {
+        self.copy_out(place, to)
+    }
+
+    fn write_cache(&mut self, place: Place, bytes: &[u8]) -> Result<(), EngineError> {
+        self.copy_in(place, bytes)
+    }
 }
 
 fn hashed(history: &[u32], sample: &Sample, vocab: usize) -> u32 {
@@ -338,5 +352,6 @@ fn hashed(history: &[u32], sample: &Sample, vocab: usize) -> u32 {
     Random::new(mix).below(vocab) as u32
 }
 
+mod copies;
 #[cfg(test)]
 mod tests;

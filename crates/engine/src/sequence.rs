@@ -4,10 +4,23 @@ use std::sync::Arc;
 
 use tern_graph::{History, Mask, Sample, Sampled, Sampling, Seen, Slice, StateSlots, all_finite};
 
+use crate::disk::key::IMAGE;
 use crate::pages::{Need, PageList, Pages, Text};
 use crate::slots::NextStep;
 use crate::speculation::{Acceptance, Drafter, FinishedTexts, MOST_DRAFTS};
 use crate::{Answer, EngineError, Entry, Event, Finish, Pooling, Request, RequestId, SharedConstraint, Want};
+
+/// Whether the prefix of a waiting sequence was looked up on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// Not yet.
+    #[default]
+    Pending,
+    /// It is being read; the sequence does not start.
+    Restoring,
+    /// Yes.
+    Done,
+}
 
 /// A request and its progress.
 #[derive(Clone, Debug)]
@@ -35,6 +48,7 @@ pub(crate) struct Sequence {
     /// Nothing was planned since it acquired its pages.
     pub(crate) fresh: bool,
     pub(crate) finished: bool,
+    pub(crate) lookup: Lookup,
     failed: bool,
     /// The model reads texts whole and pools them.
     pub(crate) model_pools: bool,
@@ -78,6 +92,7 @@ impl Sequence {
             held: PageList::default(),
             fresh: true,
             finished: false,
+            lookup: Lookup::Pending,
             failed: false,
             model_pools: false,
             started: false,
@@ -156,6 +171,11 @@ impl Sequence {
     /// What stands for each token in the prefix cache.
     fn keys(&self) -> &[u32] {
         if self.keys.is_empty() { &self.tokens } else { &self.keys }
+    }
+
+    /// All its tokens, as pages are cached by them; `None` if it does not use the prefix cache.
+    pub(crate) fn cached_text(&self) -> Option<Text<'_>> {
+        (!self.reads_all()).then(|| self.text(self.tokens.len()))
     }
 
     /// Free pages that it needs to start.
@@ -505,7 +525,7 @@ impl Sequence {
 /// The tokens of a prompt, with numbers above all tokens in place of those of images: contents have one each.
 fn keys(tokens: &[u32], request: &Request) -> Vec<u32> {
     let key = |(position, token): (usize, &u32)| match request.images.at(position) {
-        Some(image) => image.rows.id | 1 << 31,
+        Some(image) => image.rows.id | IMAGE,
         None => *token,
     };
     tokens.iter().enumerate().map(key).collect()

@@ -17,6 +17,8 @@ pub(crate) struct Slots {
     pool: Pool,
     /// Snapshots taken so far.
     taken: u64,
+    /// The content of the snapshot that the last step's slot had, and the slot.
+    lost: Option<(u64, u32)>,
 }
 
 /// The slots of one sequence.
@@ -75,11 +77,11 @@ pub(crate) struct SlotCounts {
 impl Slots {
     /// This many slots, all free.
     pub(crate) fn new(total: usize) -> Slots {
-        Slots { pool: Pool::new(total), taken: 0 }
+        Slots { pool: Pool::new(total), taken: 0, lost: None }
     }
 
     pub(crate) fn counts(&self) -> SlotCounts {
-        let Slots { pool, taken } = self;
+        let Slots { pool, taken, .. } = self;
         let snapshots = pool.contents().count();
         SlotCounts { total: pool.total(), free: pool.free(), snapshots, taken: *taken }
     }
@@ -87,6 +89,21 @@ impl Slots {
     /// Whether there is a snapshot with this content.
     pub(crate) fn has(&self, name: u64) -> bool {
         self.pool.find(name).is_some()
+    }
+
+    /// The slot of the snapshot with this content.
+    pub(crate) fn find(&self, name: u64) -> Option<u32> {
+        self.pool.find(name)
+    }
+
+    /// The snapshot that the last [`Slots::next`] used the slot of, and the slot.
+    pub(crate) fn take_lost(&mut self) -> Option<(u64, u32)> {
+        self.lost.take()
+    }
+
+    /// The slots as pages of states, for snapshots from elsewhere.
+    pub(crate) fn pool_mut(&mut self) -> &mut Pool {
+        &mut self.pool
     }
 
     /// A sequence that continues after a snapshot of `position` tokens; zeros if there is none.
@@ -110,7 +127,11 @@ impl Slots {
                 before.into_iter().for_each(|slot| self.pool.release(slot));
                 match in_place {
                     Some(slot) => slot,
-                    None => self.pool.take()?.page,
+                    None => {
+                        let taken = self.pool.take()?;
+                        self.lost = taken.lost.map(|name| (name, taken.page));
+                        taken.page
+                    }
                 }
             }
         };

@@ -49,4 +49,16 @@ pub struct Stats {
     pub steps: u64,
     /// Sequences preempted because others needed their pages.
     pub preemptions: u64,
+    /// Pages and snapshots that came back from the cache on disk.
+    pub disk_reads: u64,
+    /// Pages and snapshots that were written to it.
+    pub disk_writes: u64,
+    /// Pages and snapshots that wait to be written.
+    pub disk_queued: u64,
+    /// Tokens whose pages came back from it.
+    pub disk_hit_tokens: u64,
+    /// Files in its folder, of all models.
+    pub disk_files: usize,
+    /// Bytes of these files.
+    pub disk_bytes: u64,
 }

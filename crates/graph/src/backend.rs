@@ -7,7 +7,7 @@ mod step;
 
 use error::Result;
 
-use crate::{Graph, HostOpsHandle, HostTensor, KvCells, KvSpec, Roles, StateSpec};
+use crate::{Graph, HostOpsHandle, HostTensor, KvCells, KvSpec, Place, Roles, StateSpec};
 
 pub use error::BackendError;
 pub use finished::Finished;
@@ -71,6 +71,23 @@ pub trait Backend: Send {
     /// Whether `submit` returns before the step is done, so that the next one should be submitted meanwhile.
     fn runs_ahead(&self) -> bool {
         false
+    }
+
+    /// How the bytes of pages and state slots are arranged, and by which kernels they were computed: what is
+    /// read by [`Backend::read_cache`] may be written by any backend for which this is the same. `None` if it
+    /// does not copy them.
+    fn cache_format(&self) -> Option<String> {
+        None
+    }
+
+    /// Appends the bytes of a page or of a state slot. Nothing that writes it may be in flight.
+    fn read_cache(&mut self, _from: Buffer, _place: Place, _to: &mut Vec<u8>) -> Result<()> {
+        Err(BackendError::Unsupported(format!("{} does not copy its KV cache", self.info().name)))
+    }
+
+    /// Overwrites a page or a state slot by bytes that were read. Nothing that uses it may be in flight.
+    fn write_cache(&mut self, _to: Buffer, _place: Place, _bytes: &[u8]) -> Result<()> {
+        Err(BackendError::Unsupported(format!("{} does not copy its KV cache", self.info().name)))
     }
 }
 

@@ -32,7 +32,8 @@ pub use graph::{
 pub use images::{ImageRows, Images, PlacedImage};
 pub use lazy_tensor::LazyTensor;
 pub use memory::{
-    KvCells, KvLayer, KvSize, KvSpec, PageTable, StateLayer, StateSlots, StateSpec, WindowLayers,
+    CachePart, KvCells, KvLayer, KvSize, KvSpec, PageTable, Place, StateLayer, StateSlots, StateSpec,
+    WindowLayers,
 };
 pub use op::{
     Activation, Attention, Function, ImageOrder, KeysAndValues, NormKind, Op, RopeStyle, TableRow,

@@ -1,6 +1,8 @@
 //! KV pages: a page holds `page_len` tokens of every layer, head by head, as floats, halves or bytes. Layers
 //! with a window may have their own pages, which follow those of the others.
 
+use std::ops::Range;
+
 use tern_graph::{KvCells, KvLayer, KvSpec};
 
 use crate::activations::quantized_rows::largest;
@@ -15,6 +17,8 @@ const RUN: usize = 512;
 pub(crate) struct Kv {
     pub(crate) spec: KvSpec,
     pub(crate) layers: Vec<LayerKv>,
+    /// Cells and scales of a page of the layers that keep all tokens, and of those with a window.
+    groups: [[Place; 2]; 2],
     floats: Shared<f32>,
     halves: Shared<u16>,
     bytes: Shared<i8>,
@@ -100,6 +104,11 @@ impl Kv {
                 side.scales = Place { first: side.scales.first + begins.scales, each: each.scales };
             }
         }
+        let group = |begins: Counts, each: Counts| {
+            let cells = Place { first: begins.cells, each: each.cells };
+            [cells, Place { first: begins.scales, each: each.scales }]
+        };
+        let groups = [group(Counts::default(), each[0]), group(before, each[1])];
         let cells = before.cells + each[1].cells * pages[1];
         let scales = before.scales + each[1].scales * pages[1];
         let (floats, halves, bytes) = match spec.cells {
@@ -110,6 +119,7 @@ impl Kv {
         Ok(Kv {
             spec: spec.clone(),
             layers,
+            groups,
             floats: zeroed(floats)?,
             halves: zeroed(halves)?,
             bytes: zeroed(bytes)?,
@@ -149,6 +159,49 @@ impl Kv {
         let first = side.scales.at(page, head * self.page_len());
         // SAFETY: the contract of this function.
         is_scaled(self.spec.cells).then(|| unsafe { self.scales.get(first..first + self.page_len()) })
+    }
+
+    /// Where the cells and scales of a whole page are, all layers of its group together.
+    fn whole(&self, windowed: bool, page: u32) -> [Range<usize>; 2] {
+        self.groups[usize::from(windowed)].map(|place| {
+            let first = place.at(page, 0);
+            first..first + place.each
+        })
+    }
+
+    /// Appends the bytes of a whole page, of the layers with a window or of the others.
+    ///
+    /// # Safety
+    /// No step is running.
+    pub(crate) unsafe fn read_page(&self, windowed: bool, page: u32, to: &mut Vec<u8>) {
+        let [cells, scales] = self.whole(windowed, page);
+        // SAFETY: the contract of this function.
+        unsafe {
+            to.extend_from_slice(match self.spec.cells {
+                KvCells::F32 => self.floats.bytes(cells),
+                KvCells::F16 => self.halves.bytes(cells),
+                KvCells::Int8 | KvCells::Fp8 => self.bytes.bytes(cells),
+            });
+            to.extend_from_slice(self.scales.bytes(scales));
+        }
+    }
+
+    /// Overwrites a whole page by bytes that were read, as many as [`KvSpec::page_bytes`].
+    ///
+    /// # Safety
+    /// No step is running.
+    pub(crate) unsafe fn write_page(&self, windowed: bool, page: u32, bytes: &[u8]) {
+        let [cells, scales] = self.whole(windowed, page);
+        let (of_cells, of_scales) = bytes.split_at(bytes.len() - scales.len() * size_of::<f32>());
+        // SAFETY: the contract of this function.
+        unsafe {
+            match self.spec.cells {
+                KvCells::F32 => self.floats.set_bytes(cells, of_cells),
+                KvCells::F16 => self.halves.set_bytes(cells, of_cells),
+                KvCells::Int8 | KvCells::Fp8 => self.bytes.set_bytes(cells, of_cells),
+            }
+            self.scales.set_bytes(scales, of_scales);
+        }
     }
 
     /// Stores a slot's key, whose numbers are `page_len` cells apart, or its value,

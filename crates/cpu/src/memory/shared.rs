@@ -69,6 +69,31 @@ impl<T: Zeroed> Shared<T> {
     }
 }
 
+impl<T: Zeroed> Shared<T> {
+    /// The bytes of some values, without padding: plain numbers.
+    ///
+    /// # Safety
+    /// That of [`Shared::get`].
+    pub(crate) unsafe fn bytes(&self, range: Range<usize>) -> &[u8] {
+        // SAFETY: the contract of this function.
+        let values = unsafe { self.get(range) };
+        // SAFETY: the same memory; numbers have no padding.
+        unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+    }
+
+    /// Overwrites some values by as many bytes as they have.
+    ///
+    /// # Safety
+    /// That of [`Shared::get_mut`].
+    pub(crate) unsafe fn set_bytes(&self, range: Range<usize>, bytes: &[u8]) {
+        // SAFETY: the contract of this function.
+        let values = unsafe { self.get_mut(range) };
+        assert_eq!(size_of_val(values), bytes.len(), "as many bytes as values");
+        // SAFETY: as many bytes, any of which are plain numbers, into memory that is exclusive.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), values.as_mut_ptr().cast(), bytes.len()) }
+    }
+}
+
 impl<T: Copy> Shared<T> {
     fn all(&self) -> &[UnsafeCell<T>] {
         &self.values[self.start..self.start + self.len]

@@ -5,7 +5,7 @@
 //! rest of the page, so the tail leaves the cache with it. A prompt that continues in another way
 //! finds the page borders before it.
 
-use super::{Content, PageList, Pages, Text, hash};
+use super::{PageList, Pages, Text, hash};
 use crate::slots::Snapshot;
 
 /// A cached end of a text.
@@ -32,7 +32,7 @@ impl Pages {
         let (name, position) = (self.names + 1, text.len());
         let snapshot = Snapshot { name, position, stays: true, last_stays: true };
         if slots.snapshot(&mut held.state, snapshot) {
-            let named = self.name_content(Content::new(hash, held.name, tail));
+            let named = self.name_content(hash, held.name, tail);
             debug_assert_eq!(named, name, "the next name");
             self.full.keep(page, name);
         }

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod batching;
 #[cfg(test)]
+mod disk;
+#[cfg(test)]
 mod failing;
 mod fairness;
 #[cfg(test)]

@@ -109,6 +109,12 @@ impl KvSpec {
         KvSize { page_len: self.page_len, pages: self.pages, window_pages }
     }
 
+    /// Bytes of one page of the layers that keep all tokens, or of those with a window.
+    pub fn page_bytes(&self, windowed: bool) -> usize {
+        let layers = self.layers.iter().enumerate().filter(|(i, _)| self.is_windowed(*i) == windowed);
+        layers.map(|(_, layer)| layer.bytes_per_token(self.cells) * self.page_len).sum()
+    }
+
     /// Bytes of all pages; `None` if they exceed 64 bits.
     pub fn bytes(&self) -> Option<u64> {
         let layers = self.layers.iter().enumerate().map(|(i, layer)| {

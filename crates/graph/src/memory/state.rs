@@ -43,6 +43,11 @@ impl StateSpec {
         self.layers == graph.states
     }
 
+    /// Bytes of one slot.
+    pub fn slot_bytes(&self) -> usize {
+        self.layers.iter().map(|layer| layer.floats * size_of::<f32>()).sum()
+    }
+
     /// Bytes of all slots; `None` if they exceed 64 bits.
     pub fn bytes(&self) -> Option<u64> {
         bytes_per_slot(&self.layers)?.checked_mul(self.slots as u64)
