@@ -275,7 +275,7 @@ fn a_quantized_tower_has_nearly_the_same_rows() {
         let folder = tempfile::tempdir().unwrap();
         write_tower(folder.path(), &recorded);
         let mmproj = Checkpoint::open_tower(folder.path(), Access::default()).unwrap().unwrap();
-        let want = Seeing::open(folder.path(), &mmproj, true).rows(&recorded);
+        let want = Seeing::open(folder.path(), &mmproj, Device::Cpu).rows(&recorded);
         let path = folder.path().join("mmproj.gguf");
         let formats = quantization.formats(&mmproj);
         quantization.conversion(&mmproj, &formats).write(&mmproj, &path, &mut |_| ()).unwrap();
@@ -285,7 +285,7 @@ fn a_quantized_tower_has_nearly_the_same_rows() {
             assert!(!is_kept || tensor.quant.name == "F32", "{name}: {}", tensor.name);
             quantized += usize::from(tensor.quant.name == "Q8_0");
         }
-        let got = Seeing::open(folder.path(), &file, true).rows(&recorded);
+        let got = Seeing::open(folder.path(), &file, Device::Cpu).rows(&recorded);
         for (got, want) in got.iter().zip(&want) {
             let pairs = got.values.iter().zip(&want.values);
             let off = pairs.map(|(g, w)| (g - w).abs()).fold(0.0, f32::max);
