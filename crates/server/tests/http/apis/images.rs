@@ -92,15 +92,15 @@ fn results_of_tools_and_prompts_of_ollama_have_images() {
     let result = |content: Value| {
         let call = json!({"type": "tool_use", "id": "t1", "name": "camera", "input": {}});
         let result = json!({"type": "tool_result", "tool_use_id": "t1", "content": content});
-        let body = json!({
-            "temperature": 0, "max_tokens": 4,
-            "messages": [
-                {"role": "user", "content": "Take a picture."},
-                {"role": "assistant", "content": [call]},
-                {"role": "user", "content": [result, {"type": "text", "text": question}]}],
-        });
-        let reply = site.post("/v1/messages", body).json();
-        reply["usage"]["input_tokens"].as_u64().unwrap_or_else(|| panic!("{reply}"))
+        let messages = json!([
+            {"role": "user", "content": "Take a picture."},
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result, {"type": "text", "text": question}]}]);
+        let reply = site.post("/v1/messages", json!({"max_tokens": 4, "messages": messages}));
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        // with those of the cache
+        let reply = site.post("/v1/messages/count_tokens", json!({"messages": messages})).json();
+        reply["input_tokens"].as_u64().unwrap_or_else(|| panic!("{reply}"))
     };
     let source = json!({"type": "base64", "media_type": "image/png", "data": image});
     let block = json!({"type": "image", "source": source});
