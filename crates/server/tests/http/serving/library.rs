@@ -49,7 +49,7 @@ impl Library for Shelf {
             family: "llama".into(),
             parameters: 1_700_000_000,
             quantization: "Q4_K",
-            sees: name == "a",
+            sees: name == "large",
             chats: name != "b",
         };
         let described = |model: LibraryModel| LibraryModel {
@@ -521,8 +521,8 @@ fn models_that_are_not_loaded_are_described() {
     let models = site.get("/v1/models").json();
     let capabilities = |at: usize| models["data"][at]["capabilities"].clone();
     assert_eq!(
-        [capabilities(0), capabilities(1)],
-        [json!(["completion", "chat", "vision"]), json!(["completion"])]
+        [capabilities(0), capabilities(1), capabilities(3)],
+        [json!(["completion", "chat"]), json!(["completion"]), json!(["completion", "chat", "vision"])]
     );
     assert!(capabilities(2).is_null());
 }
