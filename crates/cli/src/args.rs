@@ -171,6 +171,14 @@ pub(crate) struct ModelArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = tern::ImageOptions::default().max_tokens,
         value_parser = values::positive)]
     pub(crate) image_max_tokens: usize,
+    /// Folder in which prefixes of prompts are kept when they leave memory and at the end, so that they are
+    /// not computed again, also after a restart; CPU only. Made if it is missing [default: none]
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) cache_dir: Option<PathBuf>,
+    /// Maximum size of the files in --cache-dir in MiB; the least recently used ones are removed
+    #[arg(long, value_name = "MIB", default_value_t = (tern::CacheFolder::DEFAULT_BYTES >> 20) as usize,
+        value_parser = values::positive)]
+    pub(crate) cache_dir_size: usize,
     /// Read the file into memory instead of mapping it, so that later changes to the file have no effect
     #[arg(long)]
     pub(crate) no_mmap: bool,

@@ -1,14 +1,15 @@
 //! Load options from flags, and loading progress on stderr.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tern::formats::{Access, shown};
 use tern::graph::{Backend, DeviceInfo};
 use tern::{
-    Context, DeviceOptions, ImageOptions, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel, Progress,
-    TowerFile, units,
+    CacheFolder, Context, DeviceOptions, ImageOptions, KvCells, LoadOptions, MemoryPlan, Model, OpenedModel,
+    Progress, TowerFile, units,
 };
 
 use crate::args::{KvType, ModelArgs};
@@ -166,9 +167,17 @@ impl ModelArgs {
                 Some(file) => TowerFile::File(file.clone()),
                 None => TowerFile::Auto,
             },
+            cache_folder: self.cache_folder(),
             images: ImageOptions { max_tokens: self.image_max_tokens, ..ImageOptions::default() },
             ..LoadOptions::default()
         }
+    }
+
+    /// The folder of the prefix cache, if there is one.
+    pub(crate) fn cache_folder(&self) -> Option<CacheFolder> {
+        let bytes = (self.cache_dir_size as u64).saturating_mul(1 << 20);
+        let log = |line: &str| eprintln!("tern: {}", shown(line));
+        self.cache_dir.as_ref().map(|folder| CacheFolder::logging(folder, bytes, Arc::new(log)))
     }
 
     /// The flags as load options, with the usual context.

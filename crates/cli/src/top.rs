@@ -116,6 +116,10 @@ fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
     };
     let pair = |name: &str| format!("{} / {}", millis(name, 0.5), millis(name, 0.99));
     let whole = |x: f64| units::thousands(x as u64);
+    let from_disk = match now.get("tern:disk_cache_hit_tokens_total") {
+        0.0 => String::new(),
+        tokens => format!(", {} tokens from disk", whole(tokens)),
+    };
     let rows = [
         (
             "requests",
@@ -142,7 +146,7 @@ fn table(base: &str, now: &Sample, before: Option<&Sample>) -> String {
                 whole(now.get("vllm:prompt_tokens_total"))
             ),
         ),
-        ("prefix reuse", format!("{reuse:.1} % of prompt tokens")),
+        ("prefix reuse", format!("{reuse:.1} % of prompt tokens{from_disk}")),
         ("drafts", format!("{:.1} % of {} accepted", accepted, whole(drafted))),
         ("first token", format!("{} (p50 / p99)", pair("vllm:time_to_first_token_seconds"))),
         ("inter-token", format!("{} (p50 / p99)", pair("vllm:inter_token_latency_seconds"))),

@@ -31,7 +31,7 @@ fn flags_of_other_programs_are_refused_with_advice() {
         (&["run", "-f", "prompt.txt"], "tip: the prompt of a file is read from stdin: tern run - < FILE"),
         (
             &["run", "--prompt-cache", "x", PROMPT],
-            "tip: not needed: equal beginnings of prompts are computed once",
+            "tip: use --cache-dir FOLDER, which keeps the prefixes of all prompts",
         ),
         (&["run", "--n-predict", "8", PROMPT], "tip: the number of tokens is -n or --max-tokens"),
         (&["serve", "-fa", "on"], "tip: not needed: attention"),

@@ -1,13 +1,14 @@
 //! How a model is loaded: keyword arguments, named as the flags of `tern serve`.
 
 use std::fmt::Display;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tern::formats::Access;
-use tern::{AdapterFile, Context, KvCells, KvMemory, LoadOptions};
+use tern::{AdapterFile, CacheFolder, Context, KvCells, KvMemory, LoadOptions};
 
 /// Sets an option from its value.
 type Set = fn(&mut LoadOptions, &Bound<'_, PyAny>) -> PyResult<()>;
@@ -26,6 +27,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("kv_pages", |options, value| Ok(options.kv_memory = KvMemory::Pages(positive(value)?))),
     ("kv_bytes", |options, value| Ok(options.kv_memory = KvMemory::Bytes(value.extract()?))),
     ("state_cache", |options, value| Ok(options.state_cache = Some(mebibytes(value)?))),
+    ("cache_dir", |options, value| Ok(options.cache_folder = Some(cache_folder(value)?))),
     ("max_num_seqs", |options, value| Ok(options.max_seqs = positive(value)?)),
     ("max_queue", |options, value| Ok(options.max_waiting = value.extract()?)),
     ("max_batch_tokens", |options, value| Ok(options.step_tokens = Some(positive(value)?))),
@@ -79,6 +81,14 @@ fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
         PyTypeError::new_err(message)
     } else {
         PyValueError::new_err(message)
+    }
+}
+
+/// A folder, or a folder and the MiB of its files at most.
+fn cache_folder(value: &Bound<'_, PyAny>) -> PyResult<CacheFolder> {
+    match value.extract::<(PathBuf, usize)>() {
+        Ok((folder, mib)) => Ok(CacheFolder::new(folder, (mib as u64).saturating_mul(1 << 20))),
+        Err(_) => Ok(CacheFolder::new(value.extract::<PathBuf>()?, CacheFolder::DEFAULT_BYTES)),
     }
 }
 

@@ -221,7 +221,7 @@ const HISTOGRAMS: [(&str, &str, Select); 6] = [
 ];
 
 /// Name, type, help and value of the engine's metrics.
-fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 28] {
+fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str, f64); 33] {
     let stats = &engine.stats;
     let total = stats.pages_total.max(1) as f64;
     let used = stats.pages_total.saturating_sub(stats.pages_free) as f64;
@@ -335,6 +335,31 @@ fn engine_metrics(engine: &Engine) -> [(&'static str, &'static str, &'static str
             "Prompts that started after a snapshot.",
             stats.snapshot_hits as f64,
         ),
+        (
+            "tern:disk_cache_hit_tokens_total",
+            "counter",
+            "Tokens whose KV pages came back from the cache on disk.",
+            stats.disk_hit_tokens as f64,
+        ),
+        (
+            "tern:disk_cache_reads_total",
+            "counter",
+            "Pages and snapshots that came back from the cache on disk.",
+            stats.disk_reads as f64,
+        ),
+        (
+            "tern:disk_cache_writes_total",
+            "counter",
+            "Pages and snapshots written to the cache on disk.",
+            stats.disk_writes as f64,
+        ),
+        (
+            "tern:disk_cache_files",
+            "gauge",
+            "Files in the cache on disk, of all models.",
+            stats.disk_files as f64,
+        ),
+        ("tern:disk_cache_bytes", "gauge", "Bytes of these files.", stats.disk_bytes as f64),
     ]
 }
 

@@ -71,6 +71,12 @@ pub enum Error {
         /// Layers that have experts.
         available: usize,
     },
+    /// The folder of the prefix cache cannot be used.
+    #[error("prefix cache: {0}")]
+    CacheFolder(#[from] tern_engine::DiskError),
+    /// A folder for prefixes on a device that does not copy its KV cache.
+    #[error("prefix cache in a folder: {0} does not copy its KV cache; only the CPU does")]
+    CacheFolderDevice(String),
     /// Two adapters of one model have the same name.
     #[error("two adapters have the name {0}")]
     AdapterName(String),

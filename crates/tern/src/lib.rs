@@ -21,6 +21,7 @@
 //! |---|---|
 //! | choose a device, a context, the memory of the KV cache, where experts are | [`LoadOptions`] |
 //! | continue a text, answer a conversation | [`Model::generate`], [`Model::chat`], [`Model::stream`] |
+//! | keep prefixes of prompts on disk | [`LoadOptions::cache_folder`] |
 //! | constrain an answer to a JSON schema, a regex, choices | [`Request::constraint`], [`Grammar`] |
 //! | get log-probabilities | [`Request::logprobs`] |
 //! | use adapters (LoRA), one or several per request | [`LoadOptions::adapters`], [`Model::with_adapters`] |
@@ -33,6 +34,7 @@
 mod adapters;
 mod answer;
 mod breakers;
+mod cache_folder;
 mod chat;
 mod checked;
 mod claims;
@@ -65,6 +67,7 @@ pub mod units;
 
 pub use adapters::{AdapterFile, OpenedAdapters};
 pub use answer::{Answer, AnswerReader, ChatReading, Delta, FinishReason, Reading};
+pub use cache_folder::CacheFolder;
 pub use chat::{Chat, ChatEnd, Message, RenderedChat, ToolCall};
 pub use checked::CheckedModel;
 pub use claims::MemoryClaims;

@@ -261,6 +261,9 @@ pub(crate) fn start_engine(
     if opened.model.graph.sequence_rules().whole {
         return start_encoder(opened, backend, options, progress);
     }
+    // before the weights: a folder or a device that cannot be used fails at once
+    let disk = options.cache_folder.as_ref().map(|folder| folder.open(&*backend, progress));
+    let disk = disk.transpose()?.flatten();
     let planning = options.claims.plan();
     let drafts = options.speculation.drafts(options.draft_max, backend.runs_ahead());
     let info = backend.info();
@@ -299,7 +302,7 @@ pub(crate) fn start_engine(
     drop(claim);
     let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
     let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis };
-    Ok((Engine::start(Box::new(runner), limits)?, memory))
+    Ok((Engine::start_with(Box::new(runner), limits, disk)?, memory))
 }
 
 /// An engine that reads texts whole: a step holds the longest text, or many short ones, and

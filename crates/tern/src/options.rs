@@ -5,7 +5,8 @@ use tern_formats::Access;
 use tern_graph::KvCells;
 
 use crate::{
-    AdapterFile, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims, Speculation, TowerFile,
+    AdapterFile, CacheFolder, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims,
+    Speculation, TowerFile,
 };
 
 /// Tokens per KV page.
@@ -52,6 +53,8 @@ pub struct LoadOptions {
     /// Bytes of snapshots of recurrent layers in the prefix cache, beyond the state of running sequences. If
     /// not set, eight snapshots per sequence, within an eighth of the free memory of the device.
     pub state_cache: Option<u64>,
+    /// Where prefixes that leave memory are kept; without it they are computed again.
+    pub cache_folder: Option<CacheFolder>,
     /// Sequences that run at once.
     pub max_seqs: usize,
     /// Maximum number of queued requests; further ones are refused.
@@ -186,6 +189,7 @@ impl Default for LoadOptions {
             kv_memory: KvMemory::Auto,
             claims: MemoryClaims::default(),
             state_cache: None,
+            cache_folder: None,
             max_seqs: 8,
             max_waiting: 1024,
             step_tokens: None,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use tern::formats::{Access, Checkpoint};
 use tern::hub::{self, HubError, Location, Silent};
-use tern::{CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
+use tern::{CacheFolder, CheckedModel, LoadOptions, MemoryClaims, Progress, environment};
 use tern_server::{CheckedLoad, Library, LibraryModel, LoadError, ModelDetails};
 
 use super::catalogue::{Catalogue, details};
@@ -33,6 +33,8 @@ pub(super) struct LocalLibrary {
     args: ServeArgs,
     /// Loads run beside each other.
     claims: MemoryClaims,
+    /// The folder of prefixes that all models share.
+    cache_folder: Option<CacheFolder>,
     catalogue: Catalogue,
 }
 
@@ -64,7 +66,8 @@ impl LocalLibrary {
             }
         };
         let (claims, catalogue) = (MemoryClaims::default(), Catalogue::default());
-        Ok(Some(LocalLibrary { origin, args: args.clone(), claims, catalogue }))
+        let cache_folder = args.engine.model.cache_folder();
+        Ok(Some(LocalLibrary { origin, args: args.clone(), claims, cache_folder, catalogue }))
     }
 
     fn entries(&self) -> Vec<Entry> {
@@ -240,7 +243,8 @@ impl Library for LocalLibrary {
         let (name, args) = (entry.model.name, self.args.clone());
         let options = load_options(&args);
         let access = Access { until, ..options.access };
-        let options = LoadOptions { claims: self.claims.clone(), access, ..options };
+        let (claims, cache_folder) = (self.claims.clone(), self.cache_folder.clone());
+        let options = LoadOptions { claims, cache_folder, access, ..options };
         let checked = CheckedModel::open(&entry.target, &options, &args.engine.model.progress().until(until));
         let checked = checked.map_err(|error| CliError::from(error).to_string())?;
         let digest = digest(entry.path.as_deref());

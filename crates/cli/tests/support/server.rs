@@ -1,7 +1,7 @@
 //! A running `tern serve` on a free port.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -34,6 +34,13 @@ impl Server {
     /// Host and port.
     pub(crate) fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
+    }
+
+    /// Ends it as an operator does, and waits for its end.
+    pub(crate) fn terminate(mut self) {
+        let kill = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        assert!(self.child.wait().unwrap().success());
     }
 
     /// The next line that it prints.

@@ -43,6 +43,8 @@ class LoadOptions(TypedDict, total=False):
     kv_bytes: int | None
     #: MiB of snapshots of recurrent layers in the prefix cache
     state_cache: int | None
+    #: a folder in which prefixes of prompts are kept, or that folder and the MiB of its files at most
+    cache_dir: str | PathLike[str] | tuple[str | PathLike[str], int] | None
     #: sequences that run at once, 32 if not set
     max_num_seqs: int | None
     #: requests that may wait
