@@ -2,7 +2,7 @@
 
 use tern_graph::Attention;
 
-use crate::shared::{KEYS, MOST_NEW, MOST_QUERIES, MOST_VALUE_COLS, ROWS_PADDING, WARPS};
+use crate::shared::{HEAD_CELLS, KEYS, MOST_NEW, MOST_QUERIES, MOST_VALUE_COLS, ROWS_PADDING, WARPS};
 
 /// Bytes of the sums of all warps that share keys, unless fewer than half of the warps had them.
 const SUMS: usize = 24 * 1024;
@@ -27,9 +27,9 @@ impl AttentionShape {
         AttentionShape { head_dim: args.head_dim, v_dim: args.v_dim, queries, capped }
     }
 
-    /// The fused step reads heads in pieces of eight columns, and has whole heads in registers.
+    /// The fused step has whole heads in registers, and reads those in pages as if nothing followed them.
     pub(crate) fn fits_fused_step(&self) -> bool {
-        [self.head_dim, self.v_dim].iter().all(|n| n.is_multiple_of(8) && *n <= MOST_VALUE_COLS)
+        [self.head_dim, self.v_dim].iter().all(|n| n.is_multiple_of(HEAD_CELLS) && *n <= MOST_VALUE_COLS)
     }
 
     /// Warps that share older keys at most, or pairs of them if values are wide.
@@ -80,6 +80,15 @@ mod tests {
         assert_eq!(shape(128, 8).takers(), 8); // half of the warps, whatever their sums take
         assert_eq!(shape(256, 1).takers(), 6); // pairs of warps
         assert_eq!(shape(256, 6).takers(), 4);
+    }
+
+    /// Launches write zeros after them, which the fused step would take for the next key.
+    #[test]
+    fn heads_that_are_followed_by_zeros_have_no_fused_step() {
+        assert_eq!(
+            [16, 24, 64, 72, 256].map(|dim| shape(dim, 1).fits_fused_step()),
+            [true, false, true, false, true]
+        );
     }
 
     #[test]
