@@ -269,6 +269,7 @@ pub fn all() -> Result<Vec<Case>, GraphError> {
     cases.extend(small_ops::small_ops()?);
     cases.extend(inputs::inputs()?);
     cases.extend(images::images()?);
+    cases.extend(images::after_images()?);
     cases.extend(images::image_attention()?);
     cases.extend(images::small_ops()?);
     cases.extend(experts::experts()?);

@@ -46,6 +46,42 @@ pub(super) fn images() -> Result<Vec<Case>, GraphError> {
     Ok(cases)
 }
 
+/// Decoding after images, whose positions count less than their tokens: steps of one and of a few tokens.
+pub(super) fn after_images() -> Result<Vec<Case>, GraphError> {
+    let rng = &mut Random::new(24);
+    let mut cases = vec![];
+    for (name, style) in [("halves", RopeStyle::Halves), ("interleaved", RopeStyle::Interleaved)] {
+        let mut case = Case::new(format!("attend after images, rope {name}"), 2e-3);
+        let args = Attention::full(4, 2, 32, 0.2);
+        let [q, k, v] = [("q", 128), ("k", 64), ("v", 64)].map(|(name, width)| case.input(name, width, rng));
+        let freqs: Vec<f32> = (0..16).map(|i| 10f32.powf(-(i as f32) / 8.0)).collect();
+        let parts = (0..16).map(|i| (i % 3) as u8).collect();
+        let table = case.graph.rope_table(RopeTable { freqs, magnitude: 1.0, parts });
+        let [q, k] = [q?, k?]
+            .map(|x| case.graph.image_rows(x, 0, false).and_then(|x| case.graph.rope(x, 32, style, table)));
+        case.graph.attend(q?, k?, v?, args)?;
+        let mut image = |id: u32, [rows, cols]: [usize; 2]| {
+            let (len, grid) = (rows * cols, Some([rows, cols]));
+            Arc::new(ImageRows { id, width: 128, values: rng.normals(len * 128, 1.0), len, grid })
+        };
+        let images = Images::new([(2, image(1, [3, 4])), (17, image(2, [2, 1]))]);
+        let mut position = 0;
+        for len in [20, 1, 4, 1, 7] {
+            let slice =
+                Slice { images: images.clone(), ..Slice::new(len, position, (0..7).collect::<Vec<u32>>()) };
+            position += len;
+            case.steps.push(Step {
+                tokens: (0..len).map(|_| rng.below(INPUTS) as u32).collect(),
+                slices: vec![slice],
+                outputs: (0..len).map(|row| Output { row, sample: None, logits: true }).collect(),
+                ..Step::default()
+            });
+        }
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
 /// Attention of all tokens of an image to each other: beside the order of the sequence, and in windows.
 pub(super) fn image_attention() -> Result<Vec<Case>, GraphError> {
     let rng = &mut Random::new(22);
