@@ -45,8 +45,16 @@ fn prompt(name: &str) -> String {
     format!("Once upon a time there was a little girl named {name}. She had a red ball and a dog. ").repeat(8)
 }
 
+/// A server that has loaded its model.
 fn start(home: &Home, folder: &str, more: &[&str]) -> Server {
-    Server::start(home, &[&["-m", "stories", "-c", "512", "--cache-dir", folder][..], more].concat())
+    let flags = ["-m", "stories", "-c", "256", "--cache-dir", folder];
+    let server = Server::start(home, &[&flags[..], more].concat());
+    let start_of_wait = Instant::now();
+    while server.request("GET /ready", "").contains("error") {
+        assert!(start_of_wait.elapsed() < Duration::from_secs(60), "the model is not loaded");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server
 }
 
 #[test]

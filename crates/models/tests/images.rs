@@ -295,7 +295,7 @@ fn a_quantized_tower_has_nearly_the_same_rows() {
         }
     }
     // most widths of these towers are no multiples of 32: their matrices are F16
-    assert!(quantized > 20, "{quantized}");
+    assert!(quantized > 10, "{quantized}");
 }
 
 #[test]
