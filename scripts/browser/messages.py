@@ -1,5 +1,7 @@
 """Messages: edit, branches, answer again, delete, copy, and conversations of thousands of messages."""
 
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 from selenium.webdriver.common.keys import Keys
 
 from .driver import ONE_WAIT_S, Page, want
@@ -126,18 +128,24 @@ def keeps_the_place(page: Page) -> str:
         messages.append({"role": "user", "content": f"Question {i}"})
         messages.append({"role": "assistant", "content": f"Answer {i}\n\n" + ("words " * 120 + "\n\n") * (1 + i % 5), "end": "stop"})
     page.seed(messages)
-    jumps = page.run(
-        """const scroller = byId("scroller"), jumps = [];
-        const frames = () => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
-        for (let i = 0; i < 60; i++) {
-          const node = document.elementFromPoint(innerWidth * .6, 400)?.closest(".message");
-          const before = node?.getBoundingClientRect().top;
-          scroller.scrollTop -= 400;
-          await frames();
-          if (node) jumps.push(Math.abs(node.getBoundingClientRect().top - before - 400));
-        }
-        return jumps;"""
-    )
+    # the message in the middle, and then where that one is
+    at = """if (arguments[0]) window.watched = document.elementFromPoint(innerWidth * .6, 400)?.closest(".message");
+        return window.watched?.getBoundingClientRect().top ?? null;"""
+    jumps: list[float] = []
+    wheel = ScrollOrigin.from_viewport(700, 400)
+    for _ in range(60):  # by the wheel, as a reader does
+        before = page.js(at, True)
+        ActionChains(page.driver, duration=0).scroll_from_origin(wheel, 0, -400).perform()
+        top = [-1.0, 0.0]
+
+        def rests(top: list[float] = top) -> bool:
+            top[:] = [top[1], page.js("return byId('scroller').scrollTop")]
+            return top[0] == top[1]
+
+        page.frames()
+        page.until(rests, "the view comes to rest")
+        if before is not None:
+            jumps.append(abs(page.js(at, False) - before - 400))
     want(len(jumps) > 30 and max(jumps) < 3, f"while scrolling the messages jump by up to {max(jumps):.0f} pixels")
     return f"{len(jumps)} steps, at most {max(jumps):.0f} pixels beside"
 
