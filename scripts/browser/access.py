@@ -95,7 +95,7 @@ def has_no_violations(page: Page, axe: Path) -> str:
 
     def check(state: str) -> None:
         nonlocal checked
-        page.driver.execute_script(source)
+        page.js(source)
         # the rule about `region` reports texts of toasts, which are announced by their role
         found = page.run("const { violations } = await axe.run(document, { resultTypes: ['violations'] }); return violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).slice(0, 3).join(' ')}`)")
         want(not found, f"{state}: axe finds {found}")

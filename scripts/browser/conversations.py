@@ -323,19 +323,22 @@ def migrates(page: Page) -> str:
     page.click("#close-settings")
     page.js("localStorage.removeItem('tern.settings')")
     # a database of version 1, from a page without presets
-    page.driver.get(page.address + "health")
-    page.driver.execute_async_script(
-        """const done = arguments[0];
-        indexedDB.deleteDatabase("tern").onsuccess = () => {
-          const request = indexedDB.open("tern", 1);
-          request.onupgradeneeded = () => {
-            const db = request.result;
-            db.createObjectStore("conversations", { keyPath: "id" }).put({ id: "one", title: "", updated: 1, created: 1, leaf: "m" });
-            db.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
-            request.transaction.objectStore("messages").put({ id: "m", conversation: "one", parent: "", role: "user", content: "Version one", at: 1, rev: "r" });
+    page.driver.get(page.address + "page/main.js")  # of the same origin, and without a database
+    page.run(
+        """await new Promise((resolve, reject) => {
+          const removal = indexedDB.deleteDatabase("tern");
+          removal.onblocked = removal.onerror = reject;
+          removal.onsuccess = () => {
+            const request = indexedDB.open("tern", 1);
+            request.onupgradeneeded = () => {
+              const db = request.result;
+              db.createObjectStore("conversations", { keyPath: "id" }).put({ id: "one", title: "", updated: 1, created: 1, leaf: "m" });
+              db.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+              request.transaction.objectStore("messages").put({ id: "m", conversation: "one", parent: "", role: "user", content: "Version one", at: 1, rev: "r" });
+            };
+            request.onsuccess = () => { request.result.close(); resolve(); };
           };
-          request.onsuccess = () => { request.result.close(); done(); };
-        };"""
+        });"""
     )
     page.open()
     want(page.listed() == ["Version one"], f"after the migration the conversations are {page.listed()}")
