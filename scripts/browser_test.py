@@ -32,7 +32,7 @@ try:
 except ImportError:
     sys.exit("error: the Python package selenium is missing: pip install selenium")
 
-from browser import access, answers, conversations, files, looks, messages, panel, pictures, settings, texts
+from browser import access, answers, conversations, files, looks, messages, panel, pictures, queue, settings, texts
 from browser.driver import Failed, Page, want
 from browser.proxy import Proxy
 
@@ -79,6 +79,7 @@ PROXIED = [
     settings.calls_tools,
     settings.uses_mcp,
     settings.shows_server_errors,
+    queue.queues_messages,
     files.attaches_texts,
     files.reads_pdfs,
     files.refuses_files,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
-from .driver import Page, want
+from .driver import ONE_WAIT_S, Page, want
 from .proxy import Handler, Proxy
 
 
@@ -16,6 +17,8 @@ class Scripted:
         self.requests: list[dict[str, object]] = []
         self.chunks: list[dict[str, object]] | None = None
         self.pause = 0.0
+        self.gate = threading.Event()  # while it is not set, answers stay at their first chunk
+        self.gate.set()
         proxy.scripted.append(self.answer)
 
     def answer(self, handler: Handler, body: bytes) -> bool:
@@ -28,6 +31,7 @@ class Scripted:
         for chunk in self.chunks:
             handler.piece(f"data: {json.dumps(chunk)}\n\n".encode())
             time.sleep(self.pause)
+            self.gate.wait(ONE_WAIT_S)
         handler.piece(b"data: [DONE]\n\n")
         handler.piece(b"")
         return True

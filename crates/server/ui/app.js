@@ -20,7 +20,7 @@ export const app = {
   edited: "",
 
   /** Events: `chat` (another conversation or branch), `message` (one has changed), `state` (an answer begins or ends,
-   * a title changes), `list` (conversations come and go).
+   * a title changes), `ended` (an answer is stored), `list` (conversations come and go).
    * @param {string} name
    * @param {(value: any) => void} listen */
   on(name, listen) { (listeners[name] ??= []).push(listen); },
@@ -61,8 +61,7 @@ export function setAddress() {
 
 /** Generates the answer after the last message.
  * @param {any} [continued] the message that is continued, if it is not a new one */
-export async function answer(continued) {
-  const { chat } = app;
+export async function answer(continued, chat = app.chat) {
   if (chat.run) return;
   const model = models.of(chat.record.settings.model);
   const message = continued ?? chat.add({ role: "assistant", model: model.id });
@@ -71,7 +70,7 @@ export async function answer(continued) {
   chat.run = run;
   chat.running = message;
   running.set(chat.id, chat);
-  app.emit("chat", { end: true });
+  if (app.chat === chat) app.emit("chat", { end: true });
   app.emit("state");
   save(chat, message).then(() => app.chat === chat && setAddress());
   announce(t("answering"));
@@ -86,6 +85,7 @@ export async function answer(continued) {
   app.emit("list");
   if (app.chat === chat) announce(message.error || (message.end === "stopped" ? t("stopped") : t("complete")));
   if (models.list.length > 1) models.refresh(); // which ones are loaded has changed
+  app.emit("ended", { chat, message });
 }
 
 export function stop() {
@@ -95,12 +95,11 @@ export function stop() {
 /** Sends a message after the last one.
  * @param {string} content
  * @param {any[]} attachments */
-export async function send(content, attachments) {
-  const { chat } = app;
+export async function send(content, attachments, chat = app.chat) {
   if (chat.run) return;
   const message = chat.add({ role: "user", content, attachments });
   save(chat, message).then(() => app.emit("list"));
-  await answer();
+  await answer(undefined, chat);
 }
 
 /** Replaces a message by an edited one, as a branch beside it. A question is answered again.
