@@ -48,6 +48,7 @@ DIRECT = [
     conversations.lists_and_finds,
     conversations.folders_by_date,
     conversations.exports_and_imports,
+    conversations.imports_markdown,
     conversations.imports_other_exports,
     conversations.saves_as_page,
     conversations.tabs_do_not_lose_chats,

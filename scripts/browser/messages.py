@@ -111,7 +111,7 @@ def copies(page: Page) -> str:
     page.click("figcaption .copy")
     page.until(lambda: page.js("return copied[1]") == "let a = 1;", "a code block is copied")
     page.menu(".assistant .more", "Copy the conversation")
-    page.until(lambda: "## You\n\nQ" in (page.js("return copied[2]") or ""), "the conversation is copied")
+    page.until(lambda: "##  You\n\nQ" in (page.js("return copied[2]") or ""), "the conversation is copied")
     page.click("figcaption .save")
     page.until(lambda: page.js("return saved[0]") == "let a = 1;", "a code block is saved")
     # outside https and localhost the browser has no clipboard API

@@ -15,7 +15,7 @@ const MIN_SECONDS = 0.02;
 
 /** A fence that is longer than any in the text.
  * @param {string} content */
-const fence = content => "`".repeat(Math.max(3, ...[...content.matchAll(/`+/g)].map(([run]) => run.length + 1)));
+export const fence = content => "`".repeat(Math.max(3, ...[...content.matchAll(/`+/g)].map(([run]) => run.length + 1)));
 
 /** The text of a user's message: its files, and then what was written.
  * @param {import("./tree.js").Message} message */

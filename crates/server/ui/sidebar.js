@@ -6,7 +6,7 @@ import { ask, button, byId, download, el, iconButton, openMenu, toast } from "./
 import { month, t } from "./language.js";
 import { text } from "./memory.js";
 import { store } from "./store.js";
-import { fileName, fromJson, toJson, toMarkdown } from "./transfer.js";
+import { fileName, fromFile, toJson, toMarkdown } from "./transfer.js";
 import { scrollToMessage } from "./thread.js";
 import { readMessage } from "./tree.js";
 
@@ -141,7 +141,7 @@ function grouped(list) {
 async function importFile(file) {
   try {
     if (file.size > MAX_IMPORT) throw new Error("import_too_large");
-    const conversations = await fromJson(await file.text());
+    const conversations = await fromFile(await file.text(), file.lastModified);
     for (const { record, messages } of conversations) await store.putAll(record, messages);
     await refreshList();
     toast(t("imported", { n: conversations.length }));

@@ -85,7 +85,7 @@ export default {
   import: "Unterhaltungen importieren",
   import_export: "Import und Export",
   import_newer: "Die Datei stammt von einer neueren Version dieser Seite.",
-  import_not_json: "Die Datei ist kein JSON.",
+  import_not_json: "Die Datei ist weder JSON noch eine Unterhaltung in Markdown.",
   import_other_format: "Die Datei enthält keine exportierten Unterhaltungen.",
   import_too_large: "Die Datei ist zu groß für den Import.",
   imported: "Importierte Unterhaltungen: {n}",

@@ -85,7 +85,7 @@ export default {
   import: "Import conversations",
   import_export: "Import and export",
   import_newer: "The file is from a newer version of this page.",
-  import_not_json: "The file is not JSON.",
+  import_not_json: "The file is neither JSON nor a conversation in Markdown.",
   import_other_format: "The file has no exported conversations.",
   import_too_large: "The file is too large to import.",
   imported: "Conversations imported: {n}",

@@ -85,7 +85,7 @@ export default {
   import: "Importar conversaciones",
   import_export: "Importar y exportar",
   import_newer: "El archivo es de una versión más nueva de esta página.",
-  import_not_json: "El archivo no es JSON.",
+  import_not_json: "El archivo no es JSON ni una conversación en Markdown.",
   import_other_format: "El archivo no tiene conversaciones exportadas.",
   import_too_large: "El archivo es demasiado grande para importarlo.",
   imported: "Conversaciones importadas: {n}",

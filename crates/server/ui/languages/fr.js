@@ -85,7 +85,7 @@ export default {
   import: "Importer des conversations",
   import_export: "Importer et exporter",
   import_newer: "Le fichier vient d’une version plus récente de cette page.",
-  import_not_json: "Le fichier n’est pas du JSON.",
+  import_not_json: "Le fichier n’est ni du JSON ni une conversation en Markdown.",
   import_other_format: "Le fichier ne contient pas de conversations exportées.",
   import_too_large: "Le fichier est trop grand pour être importé.",
   imported: "Conversations importées : {n}",

@@ -85,7 +85,7 @@ export default {
   import: "会話を読み込む",
   import_export: "読み込みと書き出し",
   import_newer: "ファイルはこのページの新しい版のものです。",
-  import_not_json: "ファイルは JSON ではありません。",
+  import_not_json: "ファイルは JSON でも Markdown の会話でもありません。",
   import_other_format: "ファイルに書き出された会話がありません。",
   import_too_large: "ファイルが大きすぎて読み込めません。",
   imported: "読み込んだ会話: {n}",

@@ -85,7 +85,7 @@ export default {
   import: "Importar conversas",
   import_export: "Importar e exportar",
   import_newer: "O arquivo é de uma versão mais nova desta página.",
-  import_not_json: "O arquivo não é JSON.",
+  import_not_json: "O arquivo não é JSON nem uma conversa em Markdown.",
   import_other_format: "O arquivo não tem conversas exportadas.",
   import_too_large: "O arquivo é grande demais para importar.",
   imported: "Conversas importadas: {n}",

@@ -85,7 +85,7 @@ export default {
   import: "导入对话",
   import_export: "导入和导出",
   import_newer: "该文件来自此页面的较新版本。",
-  import_not_json: "该文件不是 JSON。",
+  import_not_json: "该文件既不是 JSON，也不是 Markdown 格式的对话。",
   import_other_format: "该文件中没有导出的对话。",
   import_too_large: "该文件太大，无法导入。",
   imported: "已导入对话：{n}",
