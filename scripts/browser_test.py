@@ -7,6 +7,7 @@
     scripts/browser_test.py --url http://127.0.0.1:8080 --api-key KEY        for a server with a key: a few checks
     scripts/browser_test.py --url http://127.0.0.1:8080 --no-template        for one whose model only continues texts
     scripts/browser_test.py --url http://127.0.0.1:8080 --several            for one with several models, none loaded
+    scripts/browser_test.py --url http://127.0.0.1:8080 --sees               for fixtures/pictures/model.gguf, which sees
     scripts/browser_test.py --url http://127.0.0.1:8080 --browser firefox    in Firefox: all but themes, axe, speed and looks
     scripts/browser_test.py --url http://127.0.0.1:8080 --files              the page's files of this checkout
 
@@ -32,7 +33,7 @@ try:
 except ImportError:
     sys.exit("error: the Python package selenium is missing: pip install selenium")
 
-from browser import access, answers, conversations, files, looks, messages, panel, pictures, queue, settings, texts
+from browser import access, answers, conversations, files, looks, messages, panel, pictures, queue, settings, sight, texts
 from browser.driver import Failed, Page, want
 from browser.proxy import Proxy
 
@@ -99,6 +100,8 @@ def checks(arguments: argparse.Namespace) -> tuple[list[Callable], list[Callable
         return [answers.continues_texts], []
     if arguments.several:
         return [panel.picks_models], []
+    if arguments.sees:
+        return [sight.sees_pictures], []
     if arguments.api_key:
         return [answers.opens, answers.streams, conversations.survives_reload], []
     if arguments.pictures:
@@ -128,6 +131,7 @@ def main() -> int:
     parser.add_argument("--screenshots", type=Path, help="folder for pictures of the page")
     parser.add_argument("--no-template", action="store_true", help="the server's model has no chat template")
     parser.add_argument("--several", action="store_true", help="the server has several models, and none is loaded")
+    parser.add_argument("--sees", action="store_true", help="the server has the model of fixtures/pictures")
     parser.add_argument("--browser", choices=("chromium", "firefox"), default="chromium")
     parser.add_argument("--axe", type=Path, help="axe.min.js of the npm package axe-core")
     parser.add_argument("--record-looks", action="store_true", help="write browser/looks.txt, and check nothing")

@@ -154,6 +154,8 @@ def main():
             run("browser, no template", [*page, url, "--no-template"])
         with server(args.tern, args.model, "-m", "stories", key=None) as (url, pid, lines):
             run("browser, several models", [*page, url, "--several"])
+        with server(args.tern, HERE.parent / "fixtures/pictures/model.gguf", "--device", "cpu", key=None) as (url, pid, lines):
+            run("browser, a model that sees", [*page, url, "--sees"])
     if has("httpx", package("httpx")):
         small = ["--kv-pages", "64", "--max-num-seqs", "16", "-c", "1024", "--log", "warn"]
         with server(args.tern, args.model, *small, key=None) as (url, pid, lines):
