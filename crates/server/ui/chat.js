@@ -117,7 +117,7 @@ export function startChat() {
 export async function openChat(id) {
   const live = running.get(id);
   if (live) return live;
-  const [record, messages] = await Promise.all([store.conversation(id), store.messages(id)]).catch(() => [null, []]);
+  const [record, messages] = await Promise.all([store.conversation(id), store.messages(id)]).catch(() => /** @type {[any, any[]]} */ ([null, []]));
   if (!record) return null;
   const chat = new Chat(readRecord(record));
   chat.stored = true;

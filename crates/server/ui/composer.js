@@ -149,7 +149,8 @@ function showState() {
   showMeter();
 }
 
-/** The files of a paste or a drop, and whether there is a folder among them. */
+/** The files of a drop, and whether there is a folder among them.
+ * @param {DataTransfer} data */
 function dropped(data) {
   const entries = [...data.items ?? []].filter(({ kind }) => kind === "file");
   const folder = entries.some(item => item.webkitGetAsEntry?.()?.isDirectory);
@@ -164,7 +165,7 @@ export function startComposer() {
   });
   byId("enqueue").addEventListener("click", () => { submit(); focusInput(); });
   input.addEventListener("input", () => write(input.value));
-  input.addEventListener("keydown", event => {
+  input.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // an input method's Enter picks a word
     event.preventDefault();
     submit();
@@ -177,11 +178,11 @@ export function startComposer() {
   byId("attach").title = t("attach_limits", { text: size(LIMITS.text), pdf: size(LIMITS.pdf), n: MAX_FILES });
   byId("attach").addEventListener("click", () => byId("file-input").click());
   byId("camera").addEventListener("click", () => byId("camera-input").click());
-  for (const id of ["file-input", "camera-input"]) byId(id).addEventListener("change", event => {
+  for (const id of ["file-input", "camera-input"]) byId(id).addEventListener("change", (/** @type {any} */ event) => {
     attach([...event.target.files]);
     event.target.value = "";
   });
-  input.addEventListener("paste", event => {
+  input.addEventListener("paste", (/** @type {any} */ event) => {
     if (!event.clipboardData.files.length) return;
     event.preventDefault();
     attach([...event.clipboardData.files]);

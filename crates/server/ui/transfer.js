@@ -67,18 +67,19 @@ export async function fromFile(content, modified) {
   if (own && !(file.version <= VERSION)) throw new Error("import_newer");
   const conversations = own ? file.conversations : (await import("./other_exports.js")).convert(file);
   if (!conversations) throw new Error("import_other_format");
-  return conversations.map(imported => {
+  return conversations.map((/** @type {any} */ imported) => {
     const record = { ...readRecord(imported), id: newId() };
+    /** @type {any[]} */
     const list = Array.isArray(imported?.messages) ? imported.messages : [];
     if (list.length > MAX_IMPORTED) throw new Error("import_too_large");
     const ids = new Map(list.map(message => [text(message?.id), newId()]));
     const messages = list.map(message => ({
-      ...readMessage(message), id: ids.get(text(message?.id)), parent: ids.get(text(message?.parent)) ?? "", conversation: record.id, rev: newId(),
+      ...readMessage(message), id: ids.get(text(message?.id)) ?? newId(), parent: ids.get(text(message?.parent)) ?? "", conversation: record.id, rev: newId(),
     }));
     const tree = new Tree(messages);
     record.leaf = ids.get(record.leaf) ?? tree.newest("");
     record.created ||= Date.now();
     record.updated ||= record.created;
     return { record, messages };
-  }).filter(({ messages }) => messages.length);
+  }).filter((/** @type {{ messages: any[] }} */ { messages }) => messages.length);
 }
