@@ -52,6 +52,7 @@ DIRECT = [
     conversations.imports_markdown,
     conversations.imports_other_exports,
     conversations.saves_as_page,
+    conversations.shares_a_file,
     conversations.tabs_do_not_lose_chats,
     messages.edits_and_branches,
     messages.regenerates_and_deletes,
@@ -76,6 +77,7 @@ DIRECT = [
 # Behind a proxy with a path.
 PROXIED = [
     settings.sends_settings,
+    settings.mixes_adapters,
     settings.thinks,
     settings.shows_probabilities,
     settings.calls_tools,

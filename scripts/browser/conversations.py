@@ -299,6 +299,29 @@ def saves_as_page(page: Page) -> str:
     return f"{len(text)} characters"
 
 
+def shares_a_file(page: Page) -> str:
+    """On systems with a menu for it, a conversation is given to other programs as a file that can be imported."""
+    page.seed(talk("To share", "An answer"))
+    more = ".chat:has([aria-current]) .more"
+    page.js("Object.defineProperty(navigator, 'canShare', { configurable: true, value: undefined })")
+    page.click(more)
+    want("Export as JSON" in page.text("#menu") and "Share" not in page.text("#menu"), f"without a menu of the system the page offers {page.text('#menu')!r}")
+    page.js("byId('menu').hidePopover()")
+    page.js(
+        """const set = (name, value) => Object.defineProperty(navigator, name, { configurable: true, value });
+        set("canShare", ({ files }) => files.length === 1);
+        set("share", async ({ files, title }) => { window.shared = [title, files[0].name, files[0].type, await files[0].text()]; });"""
+    )
+    page.menu(more, "Share as a file")
+    title, name, kind, text = page.until(lambda: page.js("return window.shared"), "the conversation is shared")
+    want([title, name, kind] == ["To share", "To-share.json", "application/json"], f"what is shared is {[title, name, kind]}")
+    page.js(GIVE_FILE, text)
+    page.until(lambda: page.listed().count("To share") == 2, "the shared file can be imported")
+    want(page.texts() == ["To share", "An answer"], f"the shared file has {page.texts()}")
+    page.menu(more, "Delete")
+    return f"{len(text)} characters"
+
+
 def tabs_do_not_lose_chats(page: Page) -> str:
     first = page.driver.current_window_handle
     page.seed(talk("Of the first tab"))

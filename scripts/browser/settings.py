@@ -107,6 +107,38 @@ def sends_settings(page: Page, script: Scripted) -> str:
     return f"{len(sent)} members of a request"
 
 
+def mixes_adapters(page: Page, script: Scripted, proxy: Proxy) -> str:
+    """A model with two adapters: the list of models comes from the proxy."""
+
+    def models(handler: Handler, body: bytes) -> bool:
+        if handler.path != "/v1/models":
+            return False
+        base = {"id": "base", "root": "base", "capabilities": ["completion", "chat"], "status": {"value": "loaded"}}
+        adapters = [{"id": name, "root": name, "parent": "base"} for name in ("pirate", "poet")]
+        handler.reply(200, json.dumps({"object": "list", "data": [base, *adapters]}).encode(), "application/json")
+        return True
+
+    proxy.scripted.append(models)
+    script.chunks = [delta(content="Arr."), delta(end="stop")]
+    page.open()
+    page.until(lambda: page.text("#model") == "base", "the model is shown, and adapters are no models")
+    page.click("#open-settings")
+    page.until(lambda: page.count("#adapters input") == 2, "the adapters have fields")
+    want(page.text("#adapters") == "piratepoet", f"the adapters are {page.text('#adapters')!r}")
+    page.find("#adapters label:nth-child(2) input").send_keys("0.5")
+    page.click("#close-settings")
+    page.ask("Ahoy")
+    want(script.last.get("lora") == [{"name": "poet", "scale": 0.5}], f"the adapters are sent as {script.last.get('lora')}")
+    page.reload()
+    page.until(lambda: page.text("#model") == "base", "the model is shown after a reload")
+    page.click("#open-settings")
+    page.until(lambda: page.count("#adapters input") == 2 and page.find("#adapters label:nth-child(2) input").get_attribute("value") == "0.5", "the conversation keeps its adapters")
+    page.click("#close-settings")
+    proxy.scripted.remove(models)
+    page.open()
+    return "2 adapters"
+
+
 def thinks(page: Page, script: Scripted) -> str:
     script.chunks = [delta(reasoning_content="I think. "), delta(reasoning_content="Still."), delta(content="Done."), delta(end="stop"), usage(20, 9, 16)]
     script.pause = 0.15

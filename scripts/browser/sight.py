@@ -63,5 +63,15 @@ def sees_pictures(page: Page) -> str:
     page.until(lambda: page.count(".user .picture") == 1, "the picture exists after a reload")
     page.click(".message:last-child .regenerate")
     page.settled()
+    if page.browser == "chromium":  # the camera of a phone
+        want(not page.find("#camera").is_displayed(), "a desktop offers a camera")
+        page.screen((375, 700))
+        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        page.reload()
+        page.until(lambda: page.find("#camera").is_displayed(), "a phone offers its camera")
+        kinds = [page.find("#camera-input").get_attribute(name) for name in ("accept", "capture")]
+        want(kinds == ["image/*", "environment"], f"the camera's field has {kinds}")
+        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+        page.screen(None)
     want(page.texts()[-1] == one["answer"], f"answered again after a reload: {page.texts()}, want {one['answer']!r}")
     return ", ".join(list(right)[:3])
