@@ -207,7 +207,7 @@ def exports_and_imports(page: Page) -> str:
 
 
 def imports_markdown(page: Page) -> str:
-    """What was exported as Markdown comes back, whatever the texts contain; and texts of other programs are read."""
+    """What was exported as Markdown comes back, whatever the texts contain; other texts are divided."""
     heading = "Look:\n\n##  You\n\n# Title\n\n```\n## You"  # and a fence that never closes
     call = {"id": "c", "name": "weather", "arguments": '{\n  "city": "Kiel"\n}'}
     page.seed([
@@ -300,7 +300,7 @@ def saves_as_page(page: Page) -> str:
 
 
 def shares_a_file(page: Page) -> str:
-    """On systems with a menu for it, a conversation is given to other programs as a file that can be imported."""
+    """On systems with a menu for it, other programs get a conversation as a file that can be imported."""
     page.seed(talk("To share", "An answer"))
     more = ".chat:has([aria-current]) .more"
     page.js("Object.defineProperty(navigator, 'canShare', { configurable: true, value: undefined })")

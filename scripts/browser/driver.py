@@ -91,8 +91,8 @@ class Page:
         return self.driver.execute_script(PRELUDE + code, *arguments)
 
     def in_firefox(self, code: str, arguments: tuple[object, ...]) -> object:
-        """The value of a function's body, by WebDriver BiDi: the driver's own scripts run in a sandbox, in which the
-        modules of the page would be loaded a second time."""
+        """The value of a function's body, by WebDriver BiDi: the driver's own scripts run in a sandbox, in which
+        the modules of the page would be loaded a second time."""
         wrapped = f"async text => JSON.stringify([await (function () {{ {PRELUDE}\n{code}\n }}).apply(null, JSON.parse(text)) ?? null])"
         return json.loads(self.driver.script.execute(wrapped, json.dumps(arguments))["value"])[0]
 

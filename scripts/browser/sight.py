@@ -1,4 +1,4 @@
-"""Pictures with a model that sees: chosen, dropped and pasted, each is answered as `transformers` answers it."""
+"""Pictures with a model that sees, chosen, dropped and pasted: each is answered as `transformers` answers."""
 
 from __future__ import annotations
 

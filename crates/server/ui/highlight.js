@@ -3,7 +3,10 @@
  * what a word is follows from lists and from what comes after it. Loaded with the first block of code.
  */
 
-/** @typedef {{ [part: string]: any, keywords?: Set<string>, values?: Set<string>, fold?: boolean, plain?: boolean }} Language */
+/**
+ * @typedef {{ [part: string]: any, keywords?: Set<string>, values?: Set<string>, fold?: boolean,
+ *   plain?: boolean }} Language
+ */
 
 /** @param {string} text */
 const words = text => new Set(text.split(" "));
@@ -18,7 +21,8 @@ const BACKTICK = "`(?:[^`\\\\]|\\\\[^])*`?";
 const NUMBER = String.raw`\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)\w*`;
 const C_LIKE = { comment: SLASHES, string: `${DOUBLE}|${SINGLE}`, meta: String.raw`^[ \t]*#[a-z]+` };
 
-/** A language: patterns of its comments, strings and other parts, and its words. @type {Record<string, Language>} */
+/** A language: patterns of its comments, strings and other parts, and its words.
+ * @type {Record<string, Language>} */
 const LANGUAGES = {
   javascript: {
     comment: SLASHES, string: `${DOUBLE}|${SINGLE}|${BACKTICK}`, meta: String.raw`@[A-Za-z_]\w*`,

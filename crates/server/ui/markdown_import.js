@@ -1,15 +1,15 @@
 /**
- * Conversations as Markdown, back to messages: what this page exports, and texts that have a heading per message.
+ * Conversations as Markdown, back to messages: what this page exports, and texts with a heading per message.
  *
- * The headings of an export have two spaces after their marks, and texts of messages never do. In other files a heading
- * of level two begins a message if it names its writer, or if it follows a question.
+ * The headings of an export have two spaces after their marks, and texts of messages never do. In other files
+ * a heading of level two begins a message if it names its writer, or if it follows a question.
  */
 
 import { LANGUAGES } from "./language.js";
 
 /**
- * @typedef {{ id: string, parent: string, role: string, content: string, model: string, at: number, end: string,
- *   calls: any[], results: any[], attachments: any[] }} Read
+ * @typedef {{ id: string, parent: string, role: string, content: string, model: string, at: number,
+ *   end: string, calls: any[], results: any[], attachments: any[] }} Read
  * @typedef {{ level: number, name: string, lines: string[] }} Section
  */
 

@@ -1,4 +1,4 @@
-/** Messages that were written during an answer: each is sent after the answer before it, and can be taken back. */
+/** Messages that were written during an answer: each is sent after the answer before it, or taken back. */
 
 import { app, send } from "./app.js";
 import { announce, button, byId, el, iconButton } from "./dom.js";
@@ -6,7 +6,7 @@ import { t } from "./language.js";
 import { memory, text } from "./memory.js";
 import { store } from "./store.js";
 
-/** How an answer ends that is followed by the next message: after a stop, a failure or a tool call it waits. */
+/** Ends of answers that the next message follows: after a stop, a failure or a tool call it waits. */
 const COMPLETE = ["stop", "length"];
 
 /**

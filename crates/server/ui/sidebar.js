@@ -37,7 +37,8 @@ function folder({ pinned, updated }) {
 /** @param {any} record */
 export const titleOf = record => text(record.title) || text(record.first) || t("untitled");
 
-/** A message with the words of a search. @typedef {{ id: string, before: string, match: string, after: string }} Found */
+/** A message with the words of a search.
+ * @typedef {{ id: string, before: string, match: string, after: string }} Found */
 
 /** Reads the list again. Conversations that were imported or stored by an earlier page get the title they lack. */
 export async function refreshList() {

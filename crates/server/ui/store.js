@@ -61,10 +61,10 @@ const result = request => new Promise((resolve, reject) => {
 });
 
 /**
- * A store of a transaction. `of` has the messages of a conversation; `each` visits every record in turn, without having
- * all in memory, and true from `visit` ends it.
- * @typedef {{ all: () => Promise<any[]>, of: (id: string) => Promise<any[]>, get: (id: string) => Promise<any>,
- *   put: (value: any) => Promise<any>, delete: (id: string) => Promise<any>,
+ * A store of a transaction. `of` has the messages of a conversation; `each` visits every record in turn,
+ * without having all in memory, and true from `visit` ends it.
+ * @typedef {{ all: () => Promise<any[]>, of: (id: string) => Promise<any[]>,
+ *   get: (id: string) => Promise<any>, put: (value: any) => Promise<any>, delete: (id: string) => Promise<any>,
  *   each: (visit: (value: any) => any) => Promise<void> }} Stored
  */
 

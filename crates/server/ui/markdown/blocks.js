@@ -25,7 +25,8 @@ const DELIMITER_ROW = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
  * @typedef {{ kind: Omit<Kind, "starts">, at: number, lines: string[], live: boolean, node?: any }} Block
  */
 
-/** The kinds of block, first match wins; anything else is a paragraph. `end` is the line after the block. @type {Kind[]} */
+/** The kinds of block, first match wins; anything else is a paragraph. `end` is the line after the block.
+ * @type {Kind[]} */
 const BLOCKS = [
   { name: "code", starts: startsWith(FENCE), end: fenceEnd, render: renderFence },
   { name: "heading", starts: startsWith(HEADING), end: nextLine, render: renderHeading },

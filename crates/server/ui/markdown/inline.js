@@ -23,7 +23,8 @@ const INLINE = new RegExp([
   /(?<newline>\n|<br ?\/?>)/.source,
 ].join("|"), "gi");
 
-/** Adds text before a child, or at the end: to the text that is there, since many children make insertions slow.
+/** Adds text before a child, or at the end: to the text that is there, since many children make insertions
+ * slow.
  * @param {any} parent
  * @param {any} child
  * @param {string} string */
