@@ -84,6 +84,7 @@ PROXIED = [
     settings.uses_mcp,
     settings.shows_server_errors,
     queue.queues_messages,
+    queue.deletes_while_answering,
     files.attaches_texts,
     files.reads_pdfs,
     files.refuses_files,

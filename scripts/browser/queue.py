@@ -84,3 +84,33 @@ def queues_messages(page: Page, script: Scripted) -> str:
     page.find("#input").clear()
     page.find("#input").send_keys("x", Keys.BACKSPACE)
     return f"{len(script.requests)} requests"
+
+
+def deletes_while_answering(page: Page, script: Scripted) -> str:
+    """A conversation that is deleted during an answer stays deleted, with what waits; an undo brings it back."""
+    script.chunks = [delta(content="One."), delta(end="stop")]
+    page.new_chat()
+    begin(page, script, "To be deleted")
+    page.send("Never sent")
+    page.until(lambda: waiting(page) == ["Never sent"], "a message waits")
+    asked = len(script.requests)
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    script.gate.set()
+    page.until(lambda: page.texts() == [] and "To be deleted" not in page.listed(), "the conversation is gone")
+    # what the answer's end would store is stored before a later write
+    page.run("const { store } = await page('store.js'); await store.putPreset({ name: 'after' }); await store.removePreset('after');")
+    page.reload()
+    want("To be deleted" not in page.listed(), "the end of its answer stored a deleted conversation again")
+    left = page.js("return Object.values(localStorage).filter(text => text.includes('Never sent'))")
+    want(not left, f"of what waited this is left: {left}")
+    page.new_chat()
+    begin(page, script, "To be restored")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    page.until(lambda: "To be restored" not in page.listed(), "the conversation is gone")
+    script.gate.set()
+    page.click(".toast:last-child .plain")
+    page.until(lambda: page.texts() == ["To be restored", "One."], f"an undo brings it back with what was generated: {page.texts()}")
+    want(len(script.requests) == asked + 1, "a message of a deleted conversation was sent")
+    page.reload()
+    want(page.texts() == ["To be restored", "One."], f"after a reload it has {page.texts()}")
+    return "2 conversations"

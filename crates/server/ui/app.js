@@ -20,7 +20,7 @@ export const app = {
   edited: "",
 
   /** Events: `chat` (another conversation or branch), `message` (one has changed), `state` (an answer begins or ends,
-   * a title changes), `ended` (an answer is stored), `list` (conversations come and go).
+   * a title changes), `ended` (an answer is stored), `removed` (a conversation is deleted), `list` (conversations come and go).
    * @param {string} name
    * @param {(value: any) => void} listen */
   on(name, listen) { (listeners[name] ??= []).push(listen); },
@@ -70,6 +70,8 @@ export async function answer(continued, chat = app.chat) {
   chat.run = run;
   chat.running = message;
   running.set(chat.id, chat);
+  let ended = () => {};
+  chat.ended = new Promise(resolve => { ended = resolve; });
   if (app.chat === chat) app.emit("chat", { end: true });
   app.emit("state");
   save(chat, message).then(() => app.chat === chat && setAddress());
@@ -82,6 +84,7 @@ export async function answer(continued, chat = app.chat) {
   app.emit("message", message);
   app.emit("state");
   await save(chat, message);
+  ended();
   app.emit("list");
   if (app.chat === chat) announce(message.error || (message.end === "stopped" ? t("stopped") : t("complete")));
   if (models.list.length > 1) models.refresh(); // which ones are loaded has changed
@@ -172,10 +175,16 @@ export async function removeMessage(message) {
 /** Deletes a conversation. Can be undone.
  * @param {any} record */
 export async function removeChat(record) {
-  running.get(record.id)?.run?.abort();
+  const live = running.get(record.id);
+  if (live) { // its answer would store the conversation again
+    live.run?.abort();
+    await live.ended;
+    record = { ...live.record };
+  }
   const draft = memory.read(`tern.draft.${record.id}`);
   const messages = await store.remove(record.id);
   memory.remove(`tern.draft.${record.id}`);
+  app.emit("removed", record.id);
   if (app.chat.id === record.id) await show("");
   app.emit("list");
   toast(t("chat_deleted"), { label: t("undo"), run: async () => {

@@ -31,6 +31,8 @@ export class Chat {
   run = null;
   /** The message that it is generated into. @type {any} */
   running = null;
+  /** Settles when the last answer is stored. @type {Promise<void>} */
+  ended = Promise.resolve();
   /** Saves happen one after the other. @type {Promise<any>} */
   #saving = Promise.resolve();
 

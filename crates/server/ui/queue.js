@@ -84,5 +84,6 @@ export function startQueue(prefix, edit) {
   app.on("chat", draw);
   app.on("state", draw);
   app.on("ended", ({ chat, message }) => { if (COMPLETE.includes(message.end)) sendNext(chat); });
+  app.on("removed", id => { queues.delete(id); });
   addEventListener("pagehide", () => keep(prefix));
 }
