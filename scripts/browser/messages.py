@@ -134,16 +134,13 @@ def keeps_the_place(page: Page) -> str:
     jumps: list[float] = []
     wheel = ScrollOrigin.from_viewport(700, 400)
     for _ in range(60):  # by the wheel, as a reader does
-        before = page.js(at, True)
+        before, place = page.js(at, True), page.js("return byId('scroller').scrollTop")
         ActionChains(page.driver, duration=0).scroll_from_origin(wheel, 0, -400).perform()
-        top = [-1.0, 0.0]
-
-        def rests(top: list[float] = top) -> bool:
-            top[:] = [top[1], page.js("return byId('scroller').scrollTop")]
-            return top[0] == top[1]
-
-        page.frames()
-        page.until(rests, "the view comes to rest")
+        page.until(lambda place=place: page.js("return byId('scroller').scrollTop") != place, "the wheel scrolls")
+        page.run(
+            """const frames = () => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+            for (let last = NaN; last !== byId("scroller").scrollTop; await frames()) last = byId("scroller").scrollTop;"""
+        )
         if before is not None:
             jumps.append(abs(page.js(at, False) - before - 400))
     want(len(jumps) > 30 and max(jumps) < 3, f"while scrolling the messages jump by up to {max(jumps):.0f} pixels")
