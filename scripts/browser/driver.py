@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import json
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
@@ -79,11 +81,19 @@ class Page:
         self.ready()
 
     def reload(self) -> None:
+        self.js("document.before = true")
         self.driver.refresh()
         self.ready()
 
     def ready(self) -> None:
-        self.until(lambda: self.js("return document.body?.classList.contains('ready')"), "the page is ready")
+        """Waits until the page is ready: not the one before a reload, which Firefox may still have for a moment."""
+
+        def is_ready() -> bool:
+            with contextlib.suppress(WebDriverException):  # a script that a navigation ends
+                return bool(self.js("return document.body?.classList.contains('ready') && !document.before"))
+            return False
+
+        self.until(is_ready, "the page is ready")
 
     def js(self, code: str, *arguments: object) -> object:
         if self.browser == "firefox":

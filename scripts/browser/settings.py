@@ -102,7 +102,7 @@ def sends_settings(page: Page, script: Scripted) -> str:
     page.new_chat()
     page.click("#open-settings")
     props = json.loads(page.fetch("/props")[0])["default_generation_settings"]["params"]
-    page.until(lambda: page.find("#p-temperature").get_attribute("placeholder") == f"{props['temperature']:.2f}", "the default temperature is shown")
+    page.until(lambda: page.js("return byId('p-temperature').placeholder") == f"{props['temperature']:.2f}", "the default temperature is shown")
     page.click("#close-settings")
     return f"{len(sent)} members of a request"
 
