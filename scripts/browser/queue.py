@@ -17,6 +17,7 @@ def begin(page: Page, script: Scripted, question: str) -> None:
     count = len(page.texts())
     page.send(question)
     page.until(lambda: page.texts()[count:] == [question, "One."] and page.running(), f"the answer to {question!r} begins")
+    page.until(lambda: page.count(".chat:has([aria-current])"), "its conversation is listed")
 
 
 def queues_messages(page: Page, script: Scripted) -> str:
