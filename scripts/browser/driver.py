@@ -187,11 +187,8 @@ class Page:
     def menu(self, button: str, item: str) -> None:
         """Chooses an entry of the menu that a button opens."""
         self.click(button)
-        chosen = self.js(
-            "const node = all('#menu button').find(node => node.textContent.includes(arguments[0])); node?.click(); return Boolean(node)",
-            item,
-        )
-        want(chosen, f"no {item!r} in the menu of {button}: {self.text('#menu')!r}")
+        choose = "const node = all('#menu button').find(node => node.textContent.includes(arguments[0])); node?.click(); return Boolean(node)"
+        self.until(lambda: self.js(choose, item), f"{item!r} is in the menu of {button}")
 
     def new_chat(self) -> None:
         self.click("#new-chat")
