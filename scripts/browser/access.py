@@ -95,7 +95,7 @@ def has_no_violations(page: Page, axe: Path) -> str:
 
     def check(state: str) -> None:
         nonlocal checked
-        page.driver.execute_script(source)
+        page.js(source)
         # the rule about `region` reports texts of toasts, which are announced by their role
         found = page.run("const { violations } = await axe.run(document, { resultTypes: ['violations'] }); return violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).slice(0, 3).join(' ')}`)")
         want(not found, f"{state}: axe finds {found}")
@@ -110,6 +110,10 @@ def has_no_violations(page: Page, axe: Path) -> str:
         page.until(lambda: page.count(".t-keyword") and page.count("math"), "colours and formulas are shown")
         page.js("all('.thinking').forEach(node => { node.open = true; })")
         check(f"{scheme}, conversation")
+        page.run("const { enqueue } = await page('queue.js'); enqueue({ content: 'This waits', attachments: [] });")
+        page.until(lambda: page.count("#queued-list li"), "a message waits")
+        check(f"{scheme}, queue")
+        page.click("#queued-list .remove")
         page.click(".message:nth-child(1) .edit")
         check(f"{scheme}, editing")
         page.find(".editor").send_keys(Keys.ESCAPE)

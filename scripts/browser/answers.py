@@ -34,19 +34,16 @@ def streams(page: Page) -> str:
     page.find("#input").send_keys("Tell me a story", Keys.SHIFT, Keys.ENTER)
     page.find("#input").send_keys("about the sea.")
     want(page.find("#input").get_attribute("value") == "Tell me a story\nabout the sea.", "Shift+Enter is no new line")
-    if page.browser == "chromium":
-        page.network(bytes_per_s=SLOW_NETWORK)
+    page.network(bytes_per_s=SLOW_NETWORK)
     page.find("#input").send_keys(Keys.ENTER)
     page.until(lambda: len(page.texts()) == 2, "the message and its answer are shown")
     page.settled()
-    if page.browser == "chromium":
-        page.network()
+    page.network()
     question, answer = page.texts()
     want(question == "Tell me a story\nabout the sea.", f"the message sent is shown as {question!r}")
     want(answer.strip(), f"no answer came: {page.text('.message:last-child')!r}")
     lengths = page.js("return lengths")
-    # only Chromium can slow the network down, and a small model answers within a frame
-    want(page.browser != "chromium" or len([n for n in lengths if n]) >= 3, f"the text did not grow while it streamed: its lengths were {lengths}")
+    want(len([n for n in lengths if n]) >= 3, f"the text did not grow while it streamed: its lengths were {lengths}")
     stats = page.stats()
     want("tokens/s" in stats and "first after" in stats and "prompt" in stats, f"the figures are {stats!r}")
     want(page.find("#input").get_attribute("value") == "", "the sent message is still in the input")

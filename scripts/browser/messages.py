@@ -1,5 +1,7 @@
 """Messages: edit, branches, answer again, delete, copy, and conversations of thousands of messages."""
 
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
 from selenium.webdriver.common.keys import Keys
 
 from .driver import ONE_WAIT_S, Page, want
@@ -109,7 +111,7 @@ def copies(page: Page) -> str:
     page.click("figcaption .copy")
     page.until(lambda: page.js("return copied[1]") == "let a = 1;", "a code block is copied")
     page.menu(".assistant .more", "Copy the conversation")
-    page.until(lambda: "## You\n\nQ" in (page.js("return copied[2]") or ""), "the conversation is copied")
+    page.until(lambda: "##  You\n\nQ" in (page.js("return copied[2]") or ""), "the conversation is copied")
     page.click("figcaption .save")
     page.until(lambda: page.js("return saved[0]") == "let a = 1;", "a code block is saved")
     # outside https and localhost the browser has no clipboard API
@@ -126,18 +128,21 @@ def keeps_the_place(page: Page) -> str:
         messages.append({"role": "user", "content": f"Question {i}"})
         messages.append({"role": "assistant", "content": f"Answer {i}\n\n" + ("words " * 120 + "\n\n") * (1 + i % 5), "end": "stop"})
     page.seed(messages)
-    jumps = page.run(
-        """const scroller = byId("scroller"), jumps = [];
-        const frames = () => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
-        for (let i = 0; i < 60; i++) {
-          const node = document.elementFromPoint(innerWidth * .6, 400)?.closest(".message");
-          const before = node?.getBoundingClientRect().top;
-          scroller.scrollTop -= 400;
-          await frames();
-          if (node) jumps.push(Math.abs(node.getBoundingClientRect().top - before - 400));
-        }
-        return jumps;"""
-    )
+    # the message in the middle, and then where that one is
+    at = """if (arguments[0]) window.watched = document.elementFromPoint(innerWidth * .6, 400)?.closest(".message");
+        return window.watched?.getBoundingClientRect().top ?? null;"""
+    jumps: list[float] = []
+    wheel = ScrollOrigin.from_viewport(700, 400)
+    for _ in range(60):  # by the wheel, as a reader does
+        before, place = page.js(at, True), page.js("return byId('scroller').scrollTop")
+        ActionChains(page.driver, duration=0).scroll_from_origin(wheel, 0, -400).perform()
+        page.until(lambda place=place: page.js("return byId('scroller').scrollTop") != place, "the wheel scrolls")
+        page.run(
+            """const frames = () => new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));
+            for (let last = NaN; last !== byId("scroller").scrollTop; await frames()) last = byId("scroller").scrollTop;"""
+        )
+        if before is not None:
+            jumps.append(abs(page.js(at, False) - before - 400))
     want(len(jumps) > 30 and max(jumps) < 3, f"while scrolling the messages jump by up to {max(jumps):.0f} pixels")
     return f"{len(jumps)} steps, at most {max(jumps):.0f} pixels beside"
 

@@ -83,7 +83,7 @@ def picks_models(page: Page) -> str:
     page.settled()
     want(page.text(".message:last-child .branches") == "2/2" and names[1] in page.stats(), f"the other model's answer: {page.stats()!r}")
     page.reload()
-    want(page.js("return byId('models').value") == names[1], "the model of the conversation is not remembered")
+    page.until(lambda: page.js("return byId('models').value") == names[1], "the model of the conversation is remembered")
     # load and unload in the panel
     page.click("#open-panel")
     # the list is filled when the server has answered

@@ -49,6 +49,8 @@ TOOL_TALK = [
     {"role": "user", "content": "What is the weather in Tromsø? Should I bring an umbrella?"},
     {"role": "assistant", "content": "", "calls": [{"id": "c1", "name": "weather", "arguments": '{"city": "Tromsø"}'}], "end": "tool_calls"},
 ]
+# What waits for the end of an answer.
+WAITING = ["And how far does it fly in its whole life?", "Write both as one sentence for children."]
 TOKENS = [["Yes", -0.3, [["Yes", -0.3], ["No", -1.6], ["It", -3.4]]], [",", -0.02, [[",", -0.02]]], [" the", -0.9, [[" the", -0.9], [" a", -1.1]]],
           [" small", -1.7, [[" small", -1.7], [" Arctic", -0.9], [" little", -2.2]]], [" tern", -0.2, [[" tern", -0.2], [" bird", -1.9]]],
           [" dives", -0.8, [[" dives", -0.8], [" catches", -1.2]]], [" for", -0.1, [[" for", -0.1]]], [" fish", -0.05, [[" fish", -0.05]]],
@@ -117,6 +119,19 @@ def for_docs(page: Page, pictures: Path) -> str:
     page.menu(".message:last-child .more", "Show probabilities")
     page.js("all('.probabilities p > span')[3].dispatchEvent(new MouseEvent('mouseover', { bubbles: true }))")
     save(page, pictures, "page-probabilities")
+    seed(page, TALK)
+    page.run(
+        """const { app } = await page("app.js");
+        const { enqueue } = await page("queue.js");
+        [app.chat.run, app.chat.running] = [new AbortController(), app.chat.last]; // as if the answer still grew
+        app.emit("chat", { end: true });
+        app.emit("state");
+        for (const content of args[0]) enqueue({ content, attachments: [] });
+        document.activeElement.blur();""",
+        WAITING,
+    )
+    save(page, pictures, "page-queue")
+    page.open()
     shape(page, PHONE, "light")
     show(page, TALK)
     save(page, pictures, "page-phone")

@@ -5,7 +5,8 @@
     scripts/browser/proxy.py URL --prefix /tern    the same below a path
     scripts/browser/proxy.py URL --files           the page's files come from this checkout: edit one and reload
 
-Responses are forwarded while they arrive. `scripted` answers a route instead of the server, which is how tests get
+Responses are forwarded while they arrive, at `bytes_per_s` if it is set, and not at all while `offline` is: Firefox has
+no other slow network for tests. `scripted` answers a route instead of the server, which is how tests get
 answers that no small model gives.
 """
 
@@ -16,6 +17,7 @@ import http.client
 import mimetypes
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -50,6 +52,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        if self.server.offline:
+            raise ConnectionError
         prefix = self.server.prefix
         if not self.path.startswith(prefix + "/"):
             return self.reply(404, b"not below the prefix", "text/plain")
@@ -65,8 +69,10 @@ class Handler(BaseHTTPRequestHandler):
         upstream.request(self.command, self.path, body, headers)
         answer = upstream.getresponse()
         self.begin(answer.status, [(n, v) for n, v in answer.getheaders() if n.lower() not in HOP | {"content-length"}])
-        while piece := answer.read1(65536):
+        while piece := answer.read1(self.server.bytes_per_s // 20 or 65536):
             self.piece(piece)
+            if self.server.bytes_per_s:
+                time.sleep(len(piece) / self.server.bytes_per_s)
         self.piece(b"")
         upstream.close()
 
@@ -111,6 +117,8 @@ class Proxy(ThreadingHTTPServer):
         self.upstream = urlsplit(url).netloc
         self.prefix = prefix.rstrip("/")
         self.files = files
+        self.bytes_per_s = 0
+        self.offline = False
         self.scripted: list[Script] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}{self.prefix}"
 

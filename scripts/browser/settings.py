@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
-from .driver import Page, want
+from .driver import ONE_WAIT_S, Page, want
 from .proxy import Handler, Proxy
 
 
@@ -16,6 +17,8 @@ class Scripted:
         self.requests: list[dict[str, object]] = []
         self.chunks: list[dict[str, object]] | None = None
         self.pause = 0.0
+        self.gate = threading.Event()  # while it is not set, answers stay at their first chunk
+        self.gate.set()
         proxy.scripted.append(self.answer)
 
     def answer(self, handler: Handler, body: bytes) -> bool:
@@ -28,6 +31,7 @@ class Scripted:
         for chunk in self.chunks:
             handler.piece(f"data: {json.dumps(chunk)}\n\n".encode())
             time.sleep(self.pause)
+            self.gate.wait(ONE_WAIT_S)
         handler.piece(b"data: [DONE]\n\n")
         handler.piece(b"")
         return True
@@ -98,9 +102,41 @@ def sends_settings(page: Page, script: Scripted) -> str:
     page.new_chat()
     page.click("#open-settings")
     props = json.loads(page.fetch("/props")[0])["default_generation_settings"]["params"]
-    page.until(lambda: page.find("#p-temperature").get_attribute("placeholder") == f"{props['temperature']:.2f}", "the default temperature is shown")
+    page.until(lambda: page.js("return byId('p-temperature').placeholder") == f"{props['temperature']:.2f}", "the default temperature is shown")
     page.click("#close-settings")
     return f"{len(sent)} members of a request"
+
+
+def mixes_adapters(page: Page, script: Scripted, proxy: Proxy) -> str:
+    """A model with two adapters: the list of models comes from the proxy."""
+
+    def models(handler: Handler, body: bytes) -> bool:
+        if handler.path != "/v1/models":
+            return False
+        base = {"id": "base", "root": "base", "capabilities": ["completion", "chat"], "status": {"value": "loaded"}}
+        adapters = [{"id": name, "root": name, "parent": "base"} for name in ("pirate", "poet")]
+        handler.reply(200, json.dumps({"object": "list", "data": [base, *adapters]}).encode(), "application/json")
+        return True
+
+    proxy.scripted.append(models)
+    script.chunks = [delta(content="Arr."), delta(end="stop")]
+    page.open()
+    page.until(lambda: page.text("#model") == "base", "the model is shown, and adapters are no models")
+    page.click("#open-settings")
+    page.until(lambda: page.count("#adapters input") == 2, "the adapters have fields")
+    want(page.text("#adapters") == "piratepoet", f"the adapters are {page.text('#adapters')!r}")
+    page.find("#adapters label:nth-child(2) input").send_keys("0.5")
+    page.click("#close-settings")
+    page.ask("Ahoy")
+    want(script.last.get("lora") == [{"name": "poet", "scale": 0.5}], f"the adapters are sent as {script.last.get('lora')}")
+    page.reload()
+    page.until(lambda: page.text("#model") == "base", "the model is shown after a reload")
+    page.click("#open-settings")
+    page.until(lambda: page.count("#adapters input") == 2 and page.find("#adapters label:nth-child(2) input").get_attribute("value") == "0.5", "the conversation keeps its adapters")
+    page.click("#close-settings")
+    proxy.scripted.remove(models)
+    page.open()
+    return "2 adapters"
 
 
 def thinks(page: Page, script: Scripted) -> str:

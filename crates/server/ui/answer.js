@@ -15,7 +15,7 @@ const MIN_SECONDS = 0.02;
 
 /** A fence that is longer than any in the text.
  * @param {string} content */
-const fence = content => "`".repeat(Math.max(3, ...[...content.matchAll(/`+/g)].map(([run]) => run.length + 1)));
+export const fence = content => "`".repeat(Math.max(3, ...[...content.matchAll(/`+/g)].map(([run]) => run.length + 1)));
 
 /** The text of a user's message: its files, and then what was written.
  * @param {import("./tree.js").Message} message */
@@ -111,13 +111,15 @@ export function absorb(message, chunk, seconds) {
   }
 }
 
-/** Log-probabilities in the format of chats, or in the older one of completions. */
+/** Log-probabilities in the format of chats, or in the older one of completions.
+ * @param {import("./tree.js").Message} message
+ * @param {any} logprobs */
 function absorbProbabilities({ tokens }, logprobs) {
   if (!logprobs || tokens.length >= MAX_TOKENS_KEPT) return;
   for (const { token, logprob, top_logprobs } of logprobs.content ?? []) {
-    tokens.push([text(token), Number(logprob), (top_logprobs ?? []).map(top => [text(top.token), Number(top.logprob)])]);
+    tokens.push([text(token), Number(logprob), (top_logprobs ?? []).map((/** @type {any} */ top) => [text(top.token), Number(top.logprob)])]);
   }
-  (logprobs.tokens ?? []).forEach((token, i) => {
+  (logprobs.tokens ?? []).forEach((/** @type {any} */ token, /** @type {number} */ i) => {
     tokens.push([text(token), Number(logprobs.token_logprobs?.[i]), Object.entries(logprobs.top_logprobs?.[i] ?? {}).map(([token, logprob]) => [token, Number(logprob)])]);
   });
 }

@@ -20,7 +20,7 @@ export const app = {
   edited: "",
 
   /** Events: `chat` (another conversation or branch), `message` (one has changed), `state` (an answer begins or ends,
-   * a title changes), `list` (conversations come and go).
+   * a title changes), `ended` (an answer is stored), `removed` (a conversation is deleted), `list` (conversations come and go).
    * @param {string} name
    * @param {(value: any) => void} listen */
   on(name, listen) { (listeners[name] ??= []).push(listen); },
@@ -61,8 +61,7 @@ export function setAddress() {
 
 /** Generates the answer after the last message.
  * @param {any} [continued] the message that is continued, if it is not a new one */
-export async function answer(continued) {
-  const { chat } = app;
+export async function answer(continued, chat = app.chat) {
   if (chat.run) return;
   const model = models.of(chat.record.settings.model);
   const message = continued ?? chat.add({ role: "assistant", model: model.id });
@@ -71,7 +70,9 @@ export async function answer(continued) {
   chat.run = run;
   chat.running = message;
   running.set(chat.id, chat);
-  app.emit("chat", { end: true });
+  let ended = () => {};
+  chat.ended = new Promise(resolve => { ended = resolve; });
+  if (app.chat === chat) app.emit("chat", { end: true });
   app.emit("state");
   save(chat, message).then(() => app.chat === chat && setAddress());
   announce(t("answering"));
@@ -83,9 +84,11 @@ export async function answer(continued) {
   app.emit("message", message);
   app.emit("state");
   await save(chat, message);
+  ended();
   app.emit("list");
   if (app.chat === chat) announce(message.error || (message.end === "stopped" ? t("stopped") : t("complete")));
   if (models.list.length > 1) models.refresh(); // which ones are loaded has changed
+  app.emit("ended", { chat, message });
 }
 
 export function stop() {
@@ -95,12 +98,11 @@ export function stop() {
 /** Sends a message after the last one.
  * @param {string} content
  * @param {any[]} attachments */
-export async function send(content, attachments) {
-  const { chat } = app;
+export async function send(content, attachments, chat = app.chat) {
   if (chat.run) return;
   const message = chat.add({ role: "user", content, attachments });
   save(chat, message).then(() => app.emit("list"));
-  await answer();
+  await answer(undefined, chat);
 }
 
 /** Replaces a message by an edited one, as a branch beside it. A question is answered again.
@@ -173,10 +175,16 @@ export async function removeMessage(message) {
 /** Deletes a conversation. Can be undone.
  * @param {any} record */
 export async function removeChat(record) {
-  running.get(record.id)?.run?.abort();
+  const live = running.get(record.id);
+  if (live) { // its answer would store the conversation again
+    live.run?.abort();
+    await live.ended;
+    record = { ...live.record };
+  }
   const draft = memory.read(`tern.draft.${record.id}`);
   const messages = await store.remove(record.id);
   memory.remove(`tern.draft.${record.id}`);
+  app.emit("removed", record.id);
   if (app.chat.id === record.id) await show("");
   app.emit("list");
   toast(t("chat_deleted"), { label: t("undo"), run: async () => {

@@ -31,6 +31,8 @@ export class Chat {
   run = null;
   /** The message that it is generated into. @type {any} */
   running = null;
+  /** Settles when the last answer is stored. @type {Promise<void>} */
+  ended = Promise.resolve();
   /** Saves happen one after the other. @type {Promise<any>} */
   #saving = Promise.resolve();
 
@@ -117,7 +119,7 @@ export function startChat() {
 export async function openChat(id) {
   const live = running.get(id);
   if (live) return live;
-  const [record, messages] = await Promise.all([store.conversation(id), store.messages(id)]).catch(() => [null, []]);
+  const [record, messages] = await Promise.all([store.conversation(id), store.messages(id)]).catch(() => /** @type {[any, any[]]} */ ([null, []]));
   if (!record) return null;
   const chat = new Chat(readRecord(record));
   chat.stored = true;

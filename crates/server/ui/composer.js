@@ -8,6 +8,7 @@ import { fileChip } from "./file_chip.js";
 import { number, size, t } from "./language.js";
 import { memory, newId, text } from "./memory.js";
 import { models } from "./models.js";
+import { enqueue, queued, sendNext, startQueue } from "./queue.js";
 import { store } from "./store.js";
 
 const DRAFT = "tern.draft.";
@@ -22,7 +23,8 @@ let counting = null;
 /** New conversations share a draft: they have no record yet, and a tab that is opened again has another one. */
 const draftId = () => app.chat.stored ? app.chat.id : "new";
 
-const canSend = () => Boolean(input.value.trim() || files.length);
+const hasDraft = () => Boolean(input.value.trim() || files.length);
+const canSend = () => hasDraft() || queued().length > 0;
 
 /** Sets the text, and stores it as the draft.
  * @param {string} words */
@@ -30,10 +32,16 @@ export function write(words) {
   input.value = words;
   input.style.height = "auto";
   input.style.height = `${input.scrollHeight}px`;
-  sendButton.disabled = !app.chat.run && !canSend();
+  showButtons();
   if (words.trim()) memory.write(DRAFT + draftId(), words);
   else memory.remove(DRAFT + draftId());
   countLater();
+}
+
+/** During an answer the button stops it, and another one queues what is written. */
+function showButtons() {
+  sendButton.disabled = !app.chat.run && !canSend();
+  byId("enqueue").hidden = !app.chat.run || !hasDraft();
 }
 
 /** Shows the draft of the conversation that is shown now. */
@@ -56,7 +64,7 @@ function showFiles() {
     n: files.length, most: MAX_FILES, size: size(files.reduce((sum, one) => sum + one.bytes, 0)), limit: size(LIMITS.total),
   })));
   byId("files").hidden = !files.length;
-  sendButton.disabled = !app.chat.run && !canSend();
+  showButtons();
   showMeter();
 }
 
@@ -111,13 +119,15 @@ function showMeter() {
 
 function submit() {
   const content = input.value.trim();
-  if (!canSend() || app.chat.run) return;
+  if (!hasDraft()) return app.chat.run ? undefined : sendNext(app.chat);
   const sent = files;
   files = [];
   write(""); // the draft of a conversation without messages, if this is the first one
   keepFiles();
   written = 0;
-  send(content, sent);
+  if (!app.chat.run && !queued().length) return send(content, sent);
+  enqueue({ content, attachments: sent });
+  if (!app.chat.run) sendNext(app.chat);
 }
 
 /** Focus the input, except on touch screens, where the keyboard would cover half the answer. */
@@ -129,7 +139,7 @@ function showState() {
   const running = Boolean(app.chat.run);
   document.body.classList.toggle("running", running);
   byId("conversation").setAttribute("aria-busy", String(running));
-  sendButton.disabled = !running && !canSend();
+  showButtons();
   sendButton.setAttribute("aria-label", t(running ? "stop" : "send"));
   sendButton.title = t(running ? "stop_key" : "send_key");
   const model = models.of(app.chat.record.settings.model);
@@ -139,7 +149,8 @@ function showState() {
   showMeter();
 }
 
-/** The files of a paste or a drop, and whether there is a folder among them. */
+/** The files of a drop, and whether there is a folder among them.
+ * @param {DataTransfer} data */
 function dropped(data) {
   const entries = [...data.items ?? []].filter(({ kind }) => kind === "file");
   const folder = entries.some(item => item.webkitGetAsEntry?.()?.isDirectory);
@@ -147,8 +158,14 @@ function dropped(data) {
 }
 
 export function startComposer() {
+  startQueue(DRAFT, ({ content, attachments }) => {
+    files = [...attachments, ...files];
+    write([content, input.value].filter(Boolean).join("\n\n"));
+    keepFiles();
+  });
+  byId("enqueue").addEventListener("click", () => { submit(); focusInput(); });
   input.addEventListener("input", () => write(input.value));
-  input.addEventListener("keydown", event => {
+  input.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // an input method's Enter picks a word
     event.preventDefault();
     submit();
@@ -161,11 +178,11 @@ export function startComposer() {
   byId("attach").title = t("attach_limits", { text: size(LIMITS.text), pdf: size(LIMITS.pdf), n: MAX_FILES });
   byId("attach").addEventListener("click", () => byId("file-input").click());
   byId("camera").addEventListener("click", () => byId("camera-input").click());
-  for (const id of ["file-input", "camera-input"]) byId(id).addEventListener("change", event => {
+  for (const id of ["file-input", "camera-input"]) byId(id).addEventListener("change", (/** @type {any} */ event) => {
     attach([...event.target.files]);
     event.target.value = "";
   });
-  input.addEventListener("paste", event => {
+  input.addEventListener("paste", (/** @type {any} */ event) => {
     if (!event.clipboardData.files.length) return;
     event.preventDefault();
     attach([...event.clipboardData.files]);

@@ -22,6 +22,7 @@ export function el(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** Paths of icons. @type {Record<string, string>} */
 const ICONS = {
   add: "M12 5v14M5 12h14", close: "m6 6 12 12M18 6 6 18", menu: "M4 7h16M4 12h16M4 17h16",
   more: "M5 12h.01M12 12h.01M19 12h.01", search: "M10.5 17a6.5 6.5 0 1 1 0-13 6.5 6.5 0 0 1 0 13zm4.8-1.7L20 20",
@@ -139,14 +140,14 @@ export function openMenu(anchor, items) {
     }));
   }
   (anchor.closest("dialog, main, nav, header, footer") ?? document.body).append(menu);
-  menu.addEventListener("toggle", event => {
+  menu.addEventListener("toggle", (/** @type {ToggleEvent} */ event) => {
     if (event.newState === "closed") { menu.remove(); anchor.setAttribute("aria-expanded", "false"); }
   });
-  menu.addEventListener("keydown", event => {
+  menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     const all = [...menu.querySelectorAll("button:not(:disabled)")];
     const at = all.indexOf(/** @type {any} */ (document.activeElement));
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    const to = step ? (at + step + all.length) % all.length : { Home: 0, End: all.length - 1 }[event.key];
+    const step = event.key === "ArrowDown" ? 1 : event.key === "ArrowUp" ? -1 : 0;
+    const to = step ? (at + step + all.length) % all.length : event.key === "Home" ? 0 : event.key === "End" ? all.length - 1 : undefined;
     if (to !== undefined) { event.preventDefault(); all[to].focus(); }
     if (event.key === "Tab" || event.key === "Escape") { event.preventDefault(); event.stopPropagation(); menu.remove(); anchor.focus(); }
   });
@@ -165,7 +166,7 @@ export function openMenu(anchor, items) {
 export function openDialog(dialog) {
   if (dialog.open) return;
   dialog.showModal();
-  dialog.onclick = event => {
+  dialog.onclick = (/** @type {MouseEvent} */ event) => {
     const { left, right, top, bottom } = dialog.getBoundingClientRect();
     const inside = event.clientX >= left && event.clientX <= right && event.clientY >= top && event.clientY <= bottom;
     if (event.target === dialog && !inside) dialog.close();

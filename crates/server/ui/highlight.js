@@ -3,6 +3,12 @@
  * what a word is follows from lists and from what comes after it. Loaded with the first block of code.
  */
 
+/**
+ * @typedef {{ [part: string]: any, keywords?: Set<string>, values?: Set<string>, fold?: boolean,
+ *   plain?: boolean }} Language
+ */
+
+/** @param {string} text */
 const words = text => new Set(text.split(" "));
 
 /** Parts that languages share. Repetitions cannot give back what they took, so that no text makes a search slow. */
@@ -15,7 +21,8 @@ const BACKTICK = "`(?:[^`\\\\]|\\\\[^])*`?";
 const NUMBER = String.raw`\b(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)\w*`;
 const C_LIKE = { comment: SLASHES, string: `${DOUBLE}|${SINGLE}`, meta: String.raw`^[ \t]*#[a-z]+` };
 
-/** A language: patterns of its comments, strings and other parts, and its words. */
+/** A language: patterns of its comments, strings and other parts, and its words.
+ * @type {Record<string, Language>} */
 const LANGUAGES = {
   javascript: {
     comment: SLASHES, string: `${DOUBLE}|${SINGLE}|${BACKTICK}`, meta: String.raw`@[A-Za-z_]\w*`,
@@ -102,7 +109,7 @@ const LANGUAGES = {
   },
 };
 
-/** Other names of the languages. */
+/** Other names of the languages. @type {Record<string, string>} */
 const NAMES = {
   js: "javascript", jsx: "javascript", mjs: "javascript", ts: "javascript", tsx: "javascript", typescript: "javascript", node: "javascript",
   py: "python", python3: "python", rs: "rust", "c++": "c", cpp: "c", cc: "c", h: "c", hpp: "c", cuda: "c", cu: "c", objectivec: "c", glsl: "c", wgsl: "c",
@@ -117,7 +124,9 @@ const PARTS = ["comment", "tag", "property", "string", "meta", "inserted", "dele
 /** @type {Map<string, RegExp>} */
 const compiled = new Map();
 
-/** The search for all parts of a language. */
+/** The search for all parts of a language.
+ * @param {string} name
+ * @param {Language} language */
 function search(name, language) {
   let pattern = compiled.get(name);
   if (!pattern) {
@@ -151,7 +160,7 @@ export function tokens(language, text) {
       continue;
     }
     const plain = known.fold ? word.toLowerCase() : word;
-    const kind = known.keywords.has(plain) ? "keyword" : known.values.has(plain) ? "value" : call ? "call" : "";
+    const kind = known.keywords?.has(plain) ? "keyword" : known.values?.has(plain) ? "value" : call ? "call" : "";
     if (kind) found.push({ start, end: start + word.length, kind });
     if (call) pattern.lastIndex = start + word.length;
   }

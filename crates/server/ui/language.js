@@ -33,7 +33,7 @@ export async function loadLanguage() {
  * @param {Record<string, any>} values
  */
 export function t(name, values = {}) {
-  const text = texts[name] ?? english[name] ?? name;
+  const text = texts[name] ?? /** @type {Record<string, string>} */ (english)[name] ?? name;
   return text.replace(/\{(\w+)\}/g, (all, key) => key in values ? String(values[key]) : all);
 }
 

@@ -56,7 +56,9 @@ export class McpServer {
     return answer.result;
   }
 
-  /** The event of a stream that answers the request. */
+  /** The event of a stream that answers the request.
+   * @param {Response} response
+   * @param {number} id */
   async #event(response, id) {
     for await (const line of lines(response)) {
       if (!line.startsWith("data:")) continue;
@@ -80,7 +82,7 @@ export class McpServer {
     const all = [];
     for (let cursor, page = 0; page < 20; page++) {
       const { tools, nextCursor } = await this.#send("tools/list", cursor ? { cursor } : {});
-      all.push(...tools.filter(tool => typeof tool?.name === "string"));
+      all.push(...tools.filter((/** @type {any} */ tool) => typeof tool?.name === "string"));
       cursor = nextCursor;
       if (!cursor) break;
     }

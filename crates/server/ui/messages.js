@@ -11,19 +11,21 @@ import { models } from "./models.js";
 import { openSettings } from "./settings.js";
 import { toMarkdown } from "./transfer.js";
 
+/** @typedef {import("./tree.js").Message} Message */
+
 /** A frame may be spent on drawing up to this long; a text that takes longer is drawn less often. */
 const DRAW_MS = 6;
 /** But at least this often: one slow drawing, as of a long text that is opened, says little about the next. */
 const MAX_PAUSE_MS = 400;
 
 /** The view of a message.
- * @param {any} message */
+ * @param {Message} message */
 export function messageView(message) {
   return message.role === "assistant" ? new AssistantView(message) : message.role === "tool" ? new ToolView(message) : new UserView(message);
 }
 
 /** Arrows between the branches at a message.
- * @param {any} message */
+ * @param {Message} message */
 function branchArrows(message) {
   const branches = app.chat.tree.branches(message);
   if (branches.length < 2) return null;
@@ -35,7 +37,7 @@ function branchArrows(message) {
 }
 
 /** A text field in place of the message.
- * @param {any} message */
+ * @param {Message} message */
 function editor(message) {
   const field = el("textarea", { class: "editor", "aria-label": t("edit_message"), dir: "auto" });
   field.value = message.content;
@@ -43,7 +45,7 @@ function editor(message) {
   const cancel = () => { app.edited = ""; app.emit("message", message); };
   const done = () => field.value.trim() ? edit(message, field.value.trim()) : field.focus();
   field.addEventListener("input", grow);
-  field.addEventListener("keydown", event => {
+  field.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Escape") { event.preventDefault(); event.stopPropagation(); cancel(); }
     if (event.key === "Enter" && !event.isComposing && (event.ctrlKey || event.metaKey)) { event.preventDefault(); done(); }
   });
@@ -52,6 +54,7 @@ function editor(message) {
     button("plain strong save-edit", t(message.role === "user" ? "send" : "save"), done)));
 }
 
+/** @param {Message} message */
 const beginEdit = message => {
   if (app.chat.run) return;
   const before = app.chat.tree.messages.get(app.edited);
@@ -62,7 +65,7 @@ const beginEdit = message => {
 
 /** What both kinds of views have: an article that is drawn again when its message changes. */
 class View {
-  /** @param {any} message
+  /** @param {Message} message
    * @param {string} kind */
   constructor(message, kind) {
     this.message = message;
@@ -76,17 +79,21 @@ class View {
 
   changed() { this.render(); }
 
+  /** @param {any} anchor
+   * @param {any[]} items */
   menu(anchor, items) {
     openMenu(anchor, [...items, { label: t("fork"), run: () => fork(this.message) },
       { label: t("delete"), disabled: Boolean(app.chat.run), run: () => removeMessage(this.message) }]);
   }
 
+  /** @param {() => any[]} items */
   moreButton(items) {
     return iconButton("small more", "more", t("more"), event => this.menu(event.currentTarget, items()), { "aria-haspopup": "menu", "aria-expanded": "false" });
   }
 }
 
 class UserView extends View {
+  /** @param {Message} message */
   constructor(message) {
     super(message, "user");
     this.render();
@@ -107,6 +114,7 @@ class UserView extends View {
 }
 
 class ToolView extends View {
+  /** @param {Message} message */
   constructor(message) {
     super(message, "tool");
     this.render();
@@ -123,19 +131,26 @@ class ToolView extends View {
       parent ? iconButton("small edit", "edit", t("edit_results"), () => beginEdit(message)) : null, this.moreButton(() => [])].filter(Boolean));
   }
 
-  /** Fields for other results of the same calls, which are sent as a branch. */
+  /** Fields for other results of the same calls, which are sent as a branch.
+   * @param {Message} parent */
   async edit(parent) {
     const { resultsForm } = await import("./tools.js");
     const form = resultsForm(parent, app.chat.record.settings, results => { app.edited = ""; sendResults(parent, results); }, this.message.results);
     const cancel = () => { app.edited = ""; this.render(); };
     form.lastChild.prepend(button("plain", t("cancel"), cancel));
-    form.addEventListener("keydown", event => { if (event.key === "Escape") { event.preventDefault(); cancel(); } });
+    form.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => { if (event.key === "Escape") { event.preventDefault(); cancel(); } });
     this.node.replaceChildren(form);
     form.querySelector("textarea")?.focus();
   }
 }
 
 class AssistantView extends View {
+  /** The timer and the frame of the next drawing. @type {any} */
+  late;
+  /** @type {number | undefined} */
+  frame;
+
+  /** @param {Message} message */
   constructor(message) {
     super(message, "assistant");
     this.content = new MarkdownView();
@@ -199,6 +214,7 @@ class AssistantView extends View {
     this.renderFoot(live);
   }
 
+  /** @param {boolean} live */
   renderFoot(live) {
     const { message } = this;
     if (live) return this.foot.replaceChildren(this.stats);
@@ -220,7 +236,8 @@ class AssistantView extends View {
     ].filter(Boolean));
   }
 
-  /** The tool calls; those of the last answer have fields for their results. */
+  /** The tool calls; those of the last answer have fields for their results.
+   * @param {boolean} live */
   async renderCalls(live) {
     const { message } = this;
     const figures = message.calls.map(({ name, arguments: text }) => {
@@ -240,23 +257,23 @@ class AssistantView extends View {
     this.probabilities.hidden = hidden;
     this.content.node.hidden = !hidden;
     if (hidden || this.probabilities.firstChild) return;
-    const percent = logprob => `${number(100 * Math.exp(logprob), 1)} %`;
+    const percent = (/** @type {number} */ logprob) => `${number(100 * Math.exp(logprob), 1)} %`;
     const note = el("div", { class: "note", role: "status" }, t("probabilities_hint"));
     const { tokens } = this.message;
     let at = -1;
-    const show = index => { // by pointer or by arrow keys
+    const show = (/** @type {number} */ index) => { // by pointer or by arrow keys
       text.children[at]?.classList.remove("current");
       at = Math.max(0, Math.min(tokens.length - 1, index));
       text.children[at].classList.add("current");
       const [token, logprob, top] = tokens[at];
       note.replaceChildren(el("b", {}, `${JSON.stringify(token)} ${percent(logprob)}`),
-        ...top.map(([other, value]) => el("span", {}, `${JSON.stringify(other)} ${percent(value)}`)));
+        ...top.map((/** @type {[string, number]} */ [other, value]) => el("span", {}, `${JSON.stringify(other)} ${percent(value)}`)));
     };
     const text = el("p", {
       tabindex: 0, role: "group", "aria-label": t("show_probabilities"),
-      mouseover: event => { const i = [...text.children].indexOf(event.target); if (i >= 0) show(i); },
-      keydown: event => {
-        const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      mouseover: (/** @type {any} */ event) => { const i = [...text.children].indexOf(event.target); if (i >= 0) show(i); },
+      keydown: (/** @type {KeyboardEvent} */ event) => {
+        const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
         if (step) { event.preventDefault(); show(at + step); }
       },
     }, ...tokens.map(([token, logprob]) => el("span", { class: `p${Math.min(4, Math.floor(Math.max(0, -logprob) / .7))}` }, token)));

@@ -9,13 +9,14 @@ import { memory, text } from "./memory.js";
  * @typedef {{ id: string, status: string, context: number, continues: boolean, sees: boolean, parent: string }} Model
  */
 
-/** @returns {Model} */
+/** @param {any} entry
+ * @returns {Model} */
 const readModel = entry => {
   const capabilities = Array.isArray(entry?.capabilities) ? entry.capabilities : null;
   return {
     id: text(entry?.id), status: text(entry?.status?.value), context: Number(entry?.max_model_len) || 0,
     continues: Boolean(capabilities && !capabilities.includes("chat")),
-    sees: Boolean(capabilities?.some(name => ["vision", "image", "multimodal"].includes(name))), parent: text(entry?.parent),
+    sees: Boolean(capabilities?.some((/** @type {any} */ name) => ["vision", "image", "multimodal"].includes(name))), parent: text(entry?.parent),
   };
 };
 
@@ -37,7 +38,7 @@ export const models = {
   /** The model for a conversation: the one it names, the one chosen last, a loaded one, or the first.
    * @param {string} name */
   of(name) {
-    const named = name => this.list.find(model => model.id === name);
+    const named = (/** @type {string} */ name) => this.list.find(model => model.id === name);
     const model = named(name) ?? named(text(memory.read("tern.model"))) ?? this.list.find(({ status }) => status === "loaded") ?? this.list[0];
     return { ...(model ?? readModel(null)), refresh: () => this.refresh() };
   },

@@ -8,16 +8,19 @@ import { text } from "./memory.js";
  * @typedef {{ title: string, created: number, leaf: string, nodes: Node[] }} Conversation
  */
 
+/** Values of a file may have any type. @type {(value: any) => any[]} */
 const list = value => Array.isArray(value) ? value : [];
+/** @type {(value: any) => any[]} */
 const values = value => Object.values(value && typeof value === "object" ? value : {});
-/** Milliseconds of a time in seconds, or in milliseconds. */
+/** Milliseconds of a time in seconds, or in milliseconds. @type {(value: any) => number} */
 const time = value => Number(value) > 1e11 ? Number(value) : Math.round(1000 * Number(value)) || 0;
 
-/** A content that is a text or a list of parts. */
+/** A content that is a text or a list of parts. @type {(content: any) => string} */
 const plain = content => typeof content === "string" ? content
   : list(content).map(part => typeof part === "string" ? part : text(part?.text)).filter(Boolean).join("\n\n");
 
-/** The calls of a message of llama.cpp, which are a JSON text. */
+/** The calls of a message of llama.cpp, which are a JSON text.
+ * @param {any} json */
 function calls(json) {
   try {
     return list(JSON.parse(json)).map(call => ({ id: text(call?.id), name: text(call?.function?.name), arguments: text(call?.function?.arguments) }));
@@ -26,13 +29,14 @@ function calls(json) {
   }
 }
 
-/** The programs: which entry is theirs, and how it is read. */
+/** The programs: which entry is theirs, and how it is read.
+ * @type {{ is: (entry: any) => boolean, read: (entry: any) => Conversation }[]} */
 const PROGRAMS = [
   {
     is: entry => entry?.conv && Array.isArray(entry.messages), // llama.cpp
     read: ({ conv, messages }) => ({
       title: text(conv.name), created: time(conv.lastModified), leaf: text(conv.currNode),
-      nodes: messages.map(one => ({
+      nodes: messages.map((/** @type {any} */ one) => ({
         id: text(one?.id), parent: text(one?.parent), role: text(one?.role), content: plain(one?.content), at: time(one?.timestamp),
         reasoning: text(one?.reasoningContent) || text(one?.thinking), model: text(one?.model), calls: calls(one?.toolCalls),
         results: one?.role === "tool" ? [{ id: text(one.toolCallId), name: "", content: plain(one.content) }] : [],
@@ -40,7 +44,7 @@ const PROGRAMS = [
     }),
   },
   {
-    is: entry => (entry?.chat ?? entry)?.history?.messages, // Open WebUI
+    is: entry => Boolean((entry?.chat ?? entry)?.history?.messages), // Open WebUI
     read: entry => {
       const { title, history } = entry.chat ?? entry;
       return {
@@ -53,7 +57,7 @@ const PROGRAMS = [
     },
   },
   {
-    is: entry => entry?.mapping, // ChatGPT
+    is: entry => Boolean(entry?.mapping), // ChatGPT
     read: ({ title, create_time, current_node, mapping }) => ({
       title: text(title), created: time(create_time), leaf: text(current_node),
       nodes: values(mapping).map(one => ({
@@ -70,7 +74,7 @@ function exported({ title, created, leaf, nodes }) {
   const shown = new Map(nodes.filter(({ role, content, calls, results }) =>
     role === "tool" ? results?.length : ["user", "assistant"].includes(role) && (content || calls?.length)).map(one => [one.id, one]));
   const all = new Map(nodes.map(one => [one.id, one]));
-  const above = id => { // a damaged file may have a cycle
+  const above = (/** @type {string} */ id) => { // a damaged file may have a cycle
     for (let steps = all.size; id && !shown.has(id) && steps; steps--) id = all.get(id)?.parent ?? "";
     return shown.has(id) ? id : "";
   };

@@ -27,9 +27,12 @@ export function readMetrics(text) {
   return values;
 }
 
-/** Names and values of the state. */
+/** Names and values of the state.
+ * @param {Record<string, number>} now
+ * @param {Record<string, number> | undefined} before
+ * @param {number} seconds */
 function facts(now, before, seconds) {
-  const rate = name => before ? t("per_second", { n: number(Math.max(0, (now[name] ?? 0) - (before[name] ?? 0)) / seconds, 1) }) : "…";
+  const rate = (/** @type {string} */ name) => before ? t("per_second", { n: number(Math.max(0, (now[name] ?? 0) - (before[name] ?? 0)) / seconds, 1) }) : "…";
   const queries = now["vllm:prefix_cache_queries_total"] ?? 0;
   return [
     [t("streams"), number(now["vllm:num_requests_running"] ?? 0)],
@@ -74,7 +77,9 @@ async function showModels() {
   }));
 }
 
-/** Loads or unloads a model. */
+/** Loads or unloads a model.
+ * @param {string} path
+ * @param {string} model */
 async function change(path, model) {
   byId("panel-note").textContent = t("working", { name: model });
   try {
@@ -88,7 +93,8 @@ async function change(path, model) {
   await models.refresh();
 }
 
-/** Downloads a model, with its progress. */
+/** Downloads a model, with its progress.
+ * @param {Event} event */
 async function pull(event) {
   event.preventDefault();
   if (pulling) { pulling.abort(); return; }

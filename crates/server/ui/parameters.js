@@ -30,6 +30,7 @@ export const FORMATS = ["", "json_object", "json_schema", "grammar", "regex"];
 /** @param {any} stored
  * @returns {Settings} */
 export function readSettings(stored) {
+  /** @type {(value: any) => Record<string, string>} */
   const strings = value => Object.fromEntries(Object.entries(value ?? {}).filter(([, v]) => typeof v === "string" && v !== ""));
   const { values, ...old } = stored ?? {}; // an earlier page had the parameters beside the system prompt
   const earlier = Object.fromEntries(PARAMETERS.map(({ name }) => [name, old[name]]));
@@ -55,10 +56,10 @@ export function isChanged({ model, ...settings }) {
 export function problems(settings) {
   /** @type {Record<string, string>} */
   const found = {};
-  const parsed = (name, value, fits) => {
+  const parsed = (/** @type {string} */ name, /** @type {string} */ value, /** @type {(value: any) => boolean} */ fits) => {
     try { if (!fits(JSON.parse(value))) found[name] = "shape"; } catch (error) { found[name] = String(/** @type {any} */ (error).message); }
   };
-  if (settings.format === "json_schema") parsed("constraint", settings.constraint, value => value && typeof value === "object");
+  if (settings.format === "json_schema") parsed("constraint", settings.constraint, value => Boolean(value) && typeof value === "object");
   if (settings.tools.trim()) parsed("tools", settings.tools, value => Array.isArray(toolList(value)));
   return found;
 }
@@ -74,6 +75,7 @@ export function toolList(value) {
 /** The members of a request for these settings. A value of the wrong shape is omitted: its field shows why.
  * @param {Settings} settings */
 export function requestOptions(settings) {
+  /** @type {Record<string, any>} */
   const options = {};
   for (const [name, value] of Object.entries(settings.values)) {
     if (value.trim() !== "" && isFinite(Number(value))) options[name] = Number(value);

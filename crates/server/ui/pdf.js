@@ -12,7 +12,7 @@ const MAX_TEXT = 4 << 20;
 
 /** The names of WinAnsi codes from 0x80 on, as characters; the other codes are Latin-1. */
 const WIN = "€\u0081‚ƒ„…†‡ˆ‰Š‹Œ\u008dŽ\u008f\u0090‘’“”•–—˜™š›œ\u009džŸ";
-/** Glyph names of encodings with differences, beyond letters and digits. */
+/** Glyph names of encodings with differences, beyond letters and digits. @type {Record<string, string>} */
 const GLYPHS = {
   space: " ", exclam: "!", quotedbl: '"', numbersign: "#", dollar: "$", percent: "%", ampersand: "&", quotesingle: "'", parenleft: "(",
   parenright: ")", asterisk: "*", plus: "+", comma: ",", hyphen: "-", period: ".", slash: "/", zero: "0", one: "1", two: "2", three: "3",
@@ -30,6 +30,7 @@ const GLYPHS = {
 export async function pdfText(bytes) {
   const objects = await Objects.read(bytes);
   const root = await objects.resolve(objects.trailer.Root);
+  /** @type {any[]} */
   const pages = [];
   await collectPages(objects, await objects.resolve(root?.Pages), {}, pages, 0);
   const texts = [];
@@ -43,7 +44,12 @@ export async function pdfText(bytes) {
   return texts.join("\n\n");
 }
 
-/** The leaves of the tree of pages, with what they inherit. */
+/** The leaves of the tree of pages, with what they inherit.
+ * @param {Objects} objects
+ * @param {any} node
+ * @param {any} inherited
+ * @param {any[]} pages
+ * @param {number} depth */
 async function collectPages(objects, node, inherited, pages, depth) {
   if (!node || depth > 40 || pages.length >= MAX_PAGES) return;
   if (++objects.visited > MAX_NODES) throw new PdfError("pdf_damaged");
@@ -52,6 +58,8 @@ async function collectPages(objects, node, inherited, pages, depth) {
   for (const kid of (await objects.resolve(node.Kids)) ?? []) await collectPages(objects, await objects.resolve(kid), own, pages, depth + 1);
 }
 
+/** @param {Objects} objects
+ * @param {any} page */
 async function pageText(objects, page) {
   const contents = await objects.resolve(page.Contents);
   const parts = [];
@@ -77,7 +85,11 @@ class Writer {
   #x = 0;
   #y = 0;
 
-  /** @param {string} piece */
+  /** @param {string} piece
+   * @param {number} x
+   * @param {number} y
+   * @param {number} size
+   * @param {number} end */
   add(piece, x, y, size, end) {
     if (!piece) return;
     if (this.text) {
@@ -90,22 +102,32 @@ class Writer {
   }
 }
 
+/** The product of two matrices. @type {(a: number[], b: number[]) => number[]} */
 const times = (a, b) => [
   a[0] * b[0] + a[1] * b[2], a[0] * b[1] + a[1] * b[3], a[2] * b[0] + a[3] * b[2], a[2] * b[1] + a[3] * b[3],
   a[4] * b[0] + a[5] * b[2] + b[4], a[4] * b[1] + a[5] * b[3] + b[5],
 ];
 
-/** Runs the operators of a page or a form as far as they place text. */
+/** Runs the operators of a page or a form as far as they place text.
+ * @param {Objects} objects
+ * @param {string} content
+ * @param {any} resources
+ * @param {Writer | Nested} writer
+ * @param {number} depth */
 async function run(objects, content, resources, writer, depth) {
   if (depth > 8) return;
   const fonts = new Map();
   const fontsOf = await objects.resolve(resources?.Font);
   const forms = await objects.resolve(resources?.XObject);
-  let stack = [], saved = [], matrix = [1, 0, 0, 1, 0, 0];
+  /** @type {any[]} */
+  let stack = [];
+  /** @type {any[]} */
+  const saved = [];
+  let matrix = [1, 0, 0, 1, 0, 0];
   let text = [1, 0, 0, 1, 0, 0], line = text, size = 1, leading = 0, spacing = 0, wordSpacing = 0, scale = 1;
   /** @type {any} */
   let font = null;
-  const showPieces = pieces => {
+  const showPieces = (/** @type {any[]} */ pieces) => {
     for (const piece of pieces) {
       if (typeof piece === "number") { text = times([1, 0, 0, 1, -piece / 1000 * size * scale, 0], text); continue; }
       if (piece?.bytes === undefined || !font) continue;
@@ -122,7 +144,8 @@ async function run(objects, content, resources, writer, depth) {
       if (writer.text.length > MAX_TEXT) throw new PdfError("pdf_damaged");
     }
   };
-  const newLine = (x, y) => { line = times([1, 0, 0, 1, x, y], line); text = line; };
+  const newLine = (/** @type {number} */ x, /** @type {number} */ y) => { line = times([1, 0, 0, 1, x, y], line); text = line; };
+  /** Each with the values before it. @type {Record<string, (values: any) => any>} */
   const operators = {
     q: () => { if (saved.length < 200) saved.push([matrix, size, leading, spacing, wordSpacing, scale, font]); },
     Q: () => { const last = saved.pop(); if (last) [matrix, size, leading, spacing, wordSpacing, scale, font] = last; },
@@ -158,12 +181,21 @@ async function run(objects, content, resources, writer, depth) {
 
 /** A writer inside a form, whose positions are those of the form. */
 class Nested {
+  /** @param {Writer | Nested} writer
+   * @param {number[]} matrix */
   constructor(writer, matrix) {
     this.writer = writer;
     this.matrix = matrix;
   }
 
+  /** @returns {string} */
   get text() { return this.writer.text; }
+
+  /** @param {string} piece
+   * @param {number} x
+   * @param {number} y
+   * @param {number} size
+   * @param {number} end */
   add(piece, x, y, size, end) {
     const at = times([1, 0, 0, 1, x, y], this.matrix), to = times([1, 0, 0, 1, end, y], this.matrix);
     this.writer.add(piece, at[4], at[5], size * Math.hypot(this.matrix[2], this.matrix[3]), to[4]);
@@ -179,6 +211,8 @@ class Font {
   wide = false;
   standard = 500;
 
+  /** @param {Objects} objects
+   * @param {any} dict */
   static async read(objects, dict) {
     const font = new Font();
     if (!dict) return font;
@@ -189,7 +223,7 @@ class Font {
       const list = (await objects.resolve(descendant?.W)) ?? [];
       for (let i = 0; i < list.length && i < 50000;) {
         const next = await objects.resolve(list[i + 1]);
-        if (Array.isArray(next)) { next.forEach((width, at) => font.widths.set(list[i] + at, Number(width))); i += 2; }
+        if (Array.isArray(next)) { next.forEach((/** @type {any} */ width, /** @type {number} */ at) => font.widths.set(list[i] + at, Number(width))); i += 2; }
         else { for (let code = list[i]; code <= Math.min(next, list[i] + 65535); code++) font.widths.set(code, Number(list[i + 2])); i += 3; }
       }
     } else {
@@ -202,7 +236,9 @@ class Font {
     return font;
   }
 
-  /** Glyph names that replace codes of the encoding. */
+  /** Glyph names that replace codes of the encoding.
+   * @param {Objects} objects
+   * @param {any} dict */
   async #differences(objects, dict) {
     const encoding = await objects.resolve(dict.Encoding);
     let code = 0;
@@ -218,11 +254,13 @@ class Font {
     }
   }
 
-  /** The sections of a ToUnicode map. */
+  /** The sections of a ToUnicode map.
+   * @param {import("./pdf_objects.js").Parser} parser */
   #readMap(parser) {
+    /** @type {any[]} */
     let values = [];
-    const number = piece => [...piece.bytes].reduce((sum, char) => sum * 256 + char.charCodeAt(0), 0);
-    const chars = piece => {
+    const number = (/** @type {{ bytes: string }} */ piece) => [...piece.bytes].reduce((sum, char) => sum * 256 + char.charCodeAt(0), 0);
+    const chars = (/** @type {{ bytes: string }} */ piece) => {
       let text = "";
       for (let i = 0; i + 1 < piece.bytes.length; i += 2) text += String.fromCharCode(piece.bytes.charCodeAt(i) * 256 + piece.bytes.charCodeAt(i + 1));
       return text;

@@ -9,8 +9,11 @@ export class PdfError extends Error {
   code = "pdf";
 }
 
-const isSpace = c => c === " " || c === "\n" || c === "\r" || c === "\t" || c === "\f" || c === "\0";
-const isEnd = c => c === undefined || isSpace(c) || "()<>[]{}/%".includes(c);
+const isSpace = (/** @type {string} */ c) => c === " " || c === "\n" || c === "\r" || c === "\t" || c === "\f" || c === "\0";
+const isEnd = (/** @type {string | undefined} */ c) => c === undefined || isSpace(c) || "()<>[]{}/%".includes(c);
+
+/** What a letter after a backslash stands for. @type {Record<string, string>} */
+const ESCAPES = { n: "\n", r: "\r", t: "\t", b: "\b", f: "\f" };
 
 /** Values and operators of a text. Names are { name }, strings { bytes }, references { ref }, operators { operator }. */
 export class Parser {
@@ -51,6 +54,7 @@ export class Parser {
     return word === "true" ? true : word === "false" ? false : word === "null" ? null : { operator: word };
   }
 
+  /** @param {number} from */
   #word(from) {
     let end = from;
     while (!isEnd(this.text[end])) end++;
@@ -68,7 +72,7 @@ export class Parser {
         if (octal) { bytes += String.fromCharCode(parseInt(octal[0], 8) & 255); this.at += octal[0].length; continue; }
         const next = this.text[++this.at];
         if (next === "\r" || next === "\n") { if (next === "\r" && this.text[this.at + 1] === "\n") this.at++; continue; }
-        bytes += { n: "\n", r: "\r", t: "\t", b: "\b", f: "\f" }[next] ?? next ?? "";
+        bytes += ESCAPES[next] ?? next ?? "";
         continue;
       }
       if (c === "(") open++;
@@ -87,6 +91,7 @@ export class Parser {
     return { bytes };
   }
 
+  /** @param {number} depth */
   #array(depth) {
     const list = [];
     this.at++;
@@ -97,6 +102,7 @@ export class Parser {
     }
   }
 
+  /** @param {number} depth */
   #dict(depth) {
     /** @type {Record<string, any>} */
     const dict = Object.create(null);
@@ -160,7 +166,8 @@ export class Objects {
     return objects;
   }
 
-  /** The objects inside a stream. */
+  /** The objects inside a stream.
+   * @param {any} stream */
   async #unpack(stream) {
     const data = await this.data(stream);
     const text = new TextDecoder("latin1").decode(data);
@@ -215,7 +222,8 @@ export class Objects {
     return bytes;
   }
 
-  /** Decompresses up to the limit; what follows a damage is dropped. */
+  /** Decompresses up to the limit; what follows a damage is dropped.
+   * @param {Uint8Array<ArrayBuffer>} bytes */
   async #inflate(bytes) {
     const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
     const chunks = [];
@@ -244,10 +252,12 @@ export class Objects {
   }
 }
 
-const ascii = bytes => new TextDecoder("latin1").decode(bytes);
-const binary = text => Uint8Array.from(text, c => c.charCodeAt(0));
+const ascii = (/** @type {Uint8Array} */ bytes) => new TextDecoder("latin1").decode(bytes);
+const binary = (/** @type {string} */ text) => Uint8Array.from(text, c => c.charCodeAt(0));
 
-/** Undoes the predictors of PNG, with which tables of objects are compressed. */
+/** Undoes the predictors of PNG, with which tables of objects are compressed.
+ * @param {Uint8Array} bytes
+ * @param {any} parameters */
 function predicted(bytes, parameters) {
   if (!(Number(parameters?.Predictor) >= 10)) return bytes;
   const width = Math.ceil((Number(parameters.Columns) || 1) * (Number(parameters.Colors) || 1) * (Number(parameters.BitsPerComponent) || 8) / 8);
@@ -269,6 +279,7 @@ function predicted(bytes, parameters) {
   return out;
 }
 
+/** @param {string} text */
 function ascii85(text) {
   const out = [];
   let group = [];

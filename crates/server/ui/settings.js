@@ -62,7 +62,7 @@ function numberField({ name, step, min, max, help }) {
   const field = el("input", {
     type: "number", id: `p-${name}`, min, max, step, inputmode: "decimal", "aria-describedby": `h-${name}`,
     placeholder: standardOf(name),
-    input: event => {
+    input: (/** @type {any} */ event) => {
       const { [name]: old, ...rest } = settings().values;
       settings().values = event.target.value === "" ? rest : { ...rest, [name]: event.target.value };
       changed();
@@ -95,7 +95,7 @@ function draw() {
   showPermitted();
   byId("adapters-field").hidden = !models.adapters.length;
   byId("adapters").replaceChildren(...models.adapters.map(({ id }) => {
-    const field = el("input", { type: "number", step: "any", placeholder: "0", input: event => {
+    const field = el("input", { type: "number", step: "any", placeholder: "0", input: (/** @type {any} */ event) => {
       settings().adapters = { ...settings().adapters, [id]: event.target.value };
       changed();
     } });
@@ -118,8 +118,10 @@ async function readOthers() {
   } catch { /* they can be set on the server */ }
 }
 
-/** Named settings: choose, save and delete. */
+/** Named settings: choose, save and delete.
+ * @param {any} anchor */
 async function presetMenu(anchor) {
+  /** @type {any[]} */
   const presets = await store.presets().catch(() => []);
   openMenu(anchor, [
     ...presets.map(({ name, settings: saved }) => ({ label: name, run: () => {
@@ -161,7 +163,7 @@ export function openSettings(message = null) {
 }
 
 export function startSettings() {
-  const bind = (id, name, event = "input") => byId(id).addEventListener(event, ({ target }) => {
+  const bind = (/** @type {string} */ id, /** @type {string} */ name, event = "input") => byId(id).addEventListener(event, (/** @type {any} */ { target }) => {
     app.chat.record.settings = { ...settings(), [name]: target.type === "checkbox" ? target.checked : target.value };
     changed();
     if (name === "format") draw();
@@ -179,7 +181,7 @@ export function startSettings() {
     regenerate(again);
   });
   byId("settings-head").append(iconButton("icon", "close", t("close"), () => dialog.close(), { id: "close-settings" }));
-  byId("presets").addEventListener("click", event => presetMenu(event.currentTarget));
+  byId("presets").addEventListener("click", (/** @type {Event} */ event) => presetMenu(event.currentTarget));
   byId("reset-settings").addEventListener("click", () => {
     app.chat.record.settings = { ...readSettings(null), model: settings().model };
     draw();
@@ -200,7 +202,7 @@ export function startSettings() {
   });
   byId("language").replaceChildren(...Object.entries(LANGUAGES).map(([code, name]) => el("option", { value: code, lang: code }, name)));
   byId("language").value = chosenLanguage();
-  byId("language").addEventListener("change", ({ target }) => {
+  byId("language").addEventListener("change", (/** @type {any} */ { target }) => {
     memory.write("tern.language", target.value);
     location.reload(); // an answer that is being generated is kept up to here
   });

@@ -19,7 +19,8 @@ h1 { display: block; } h2 { font-size: .875rem; color: var(--quiet); font-weight
 const styles = () => [...document.styleSheets].flatMap(sheet => [...sheet.cssRules])
   .filter(rule => !(rule instanceof CSSFontFaceRule)).map(rule => rule.cssText).join("\n");
 
-/** Markdown as finished nodes. */
+/** Markdown as finished nodes.
+ * @param {string} text */
 function drawn(text) {
   const view = new MarkdownView();
   view.render(text, false);
@@ -50,7 +51,7 @@ export async function toPage(chat, title) {
   await Promise.all([colours(), formulas()]); // loaded with the first block of code and the first formula
   await new Promise(resolve => setTimeout(resolve));
   for (const button of body.querySelectorAll("button")) button.remove();
-  const write = node => new XMLSerializer().serializeToString(node);
+  const write = (/** @type {Node} */ node) => new XMLSerializer().serializeToString(node);
   return `<!doctype html>\n<html lang="${document.documentElement.lang}"><head><meta charset="utf-8">`
     + `<meta http-equiv="content-security-policy" content="${POLICY}"><meta name="viewport" content="width=device-width, initial-scale=1">`
     + `<title>${write(document.createTextNode(title))}</title><style>${styles()}${DOCUMENT}</style></head>\n${write(body)}</html>\n`;

@@ -40,7 +40,8 @@ export function openSheet() {
   openDialog(byId("shortcuts"));
 }
 
-/** The keys of an event as they are written in the table. */
+/** The keys of an event as they are written in the table.
+ * @param {KeyboardEvent} event */
 function keyOf(event) {
   const control = event.ctrlKey || event.metaKey ? "Ctrl+" : "";
   const shift = event.shiftKey && (control || event.key.length > 1) ? "Shift+" : "";

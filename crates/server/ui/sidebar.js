@@ -6,7 +6,7 @@ import { ask, button, byId, download, el, iconButton, openMenu, toast } from "./
 import { month, t } from "./language.js";
 import { text } from "./memory.js";
 import { store } from "./store.js";
-import { fileName, fromJson, toJson, toMarkdown } from "./transfer.js";
+import { fileName, fromFile, toJson, toMarkdown } from "./transfer.js";
 import { scrollToMessage } from "./thread.js";
 import { readMessage } from "./tree.js";
 
@@ -15,12 +15,15 @@ const DAY = 86400000;
 const MAX_FOUND = 3;
 const MAX_IMPORT = 100 << 20; // bytes of a file
 
-/** @type {any[]} */
+/** @typedef {import("./chat.js").Record} Record */
+
+/** @type {Record[]} */
 let records = [];
 /** Counts searches, so that the result of an earlier one is dropped. */
 let searches = 0;
 
-/** The folder of a conversation: the day, the week, or the month of its last message. */
+/** The folder of a conversation: the day, the week, or the month of its last message.
+ * @param {Record} record */
 function folder({ pinned, updated }) {
   if (pinned) return t("pinned");
   const today = new Date().setHours(0, 0, 0, 0);
@@ -34,6 +37,9 @@ function folder({ pinned, updated }) {
 /** @param {any} record */
 export const titleOf = record => text(record.title) || text(record.first) || t("untitled");
 
+/** A message with the words of a search.
+ * @typedef {{ id: string, before: string, match: string, after: string }} Found */
+
 /** Reads the list again. Conversations that were imported or stored by an earlier page get the title they lack. */
 export async function refreshList() {
   const all = await store.conversations().catch(() => []);
@@ -45,7 +51,9 @@ export async function refreshList() {
   await draw();
 }
 
-/** One conversation. The link's address works in a new tab as well. */
+/** One conversation. The link's address works in a new tab as well.
+ * @param {Record} record
+ * @param {Found[]} [found] */
 function row(record, found = []) {
   const title = titleOf(record);
   const link = el("a", { class: "open-chat", href: `#${record.id}`, title, "aria-current": app.chat.id === record.id ? "page" : null, dir: "auto" }, title);
@@ -60,8 +68,9 @@ function row(record, found = []) {
     })));
 }
 
+/** @param {Record} record */
 function actions(record) {
-  const patch = async fields => {
+  const patch = async (/** @type {Partial<Record>} */ fields) => {
     if (app.chat.id === record.id) await app.chat.patch(fields);
     else await store.patch(record.id, fields);
     await refreshList();
@@ -90,18 +99,20 @@ function actions(record) {
   ];
 }
 
-const oneJson = async record => toJson([{ record, messages: await store.messages(record.id) }]);
+const oneJson = async (/** @type {Record} */ record) => toJson([{ record, messages: await store.messages(record.id) }]);
 
-/** Hands the conversation as a file to another program. */
+/** Hands the conversation as a file to another program.
+ * @param {Record} record */
 async function shareFile(record) {
   const file = new File([await oneJson(record)], fileName(titleOf(record), "json"), { type: "application/json" });
   await navigator.share({ files: [file], title: titleOf(record) }).catch(() => {}); // cancelled
 }
 
-/** Messages and titles with the words of the search. */
+/** Messages and titles with the words of the search.
+ * @param {string} words */
 async function search(words) {
   const needle = words.toLowerCase();
-  /** @type {Map<string, any[]>} */
+  /** @type {Map<string, Found[]>} */
   const found = new Map();
   for (const record of records) if (titleOf(record).toLowerCase().includes(needle)) found.set(record.id, []);
   await store.eachMessage(({ id, conversation, content }) => {
@@ -120,6 +131,7 @@ async function draw() {
   const found = words ? await search(words).catch(() => new Map()) : null;
   if (mine !== searches) return; // a later search is on its way
   const shown = found ? records.filter(({ id }) => found.has(id)) : records;
+  /** @type {Map<string, Record[]>} */
   const groups = Map.groupBy ? Map.groupBy(shown, folder) : grouped(shown);
   const closed = new Set([...byId("chats").querySelectorAll("details:not([open])")].map(node => node.dataset.folder));
   byId("chats").replaceChildren(...[...groups].map(([name, list]) => {
@@ -131,17 +143,19 @@ async function draw() {
   byId("no-chats").textContent = t(found ? "nothing_found" : "no_chats");
 }
 
+/** @param {Record[]} list */
 function grouped(list) {
   const groups = new Map();
   for (const one of list) groups.set(folder(one), [...groups.get(folder(one)) ?? [], one]);
   return groups;
 }
 
-/** Reads exported conversations and adds them. */
+/** Reads exported conversations and adds them.
+ * @param {File} file */
 async function importFile(file) {
   try {
     if (file.size > MAX_IMPORT) throw new Error("import_too_large");
-    const conversations = await fromJson(await file.text());
+    const conversations = await fromFile(await file.text(), file.lastModified);
     for (const { record, messages } of conversations) await store.putAll(record, messages);
     await refreshList();
     toast(t("imported", { n: conversations.length }));
@@ -181,7 +195,7 @@ export function startSidebar() {
   const narrow = matchMedia("(max-width: 56rem)");
   const closeIfNarrow = () => { if (narrow.matches) toggleSidebar(false); };
   byId("search").addEventListener("input", draw);
-  byId("search").addEventListener("keydown", event => {
+  byId("search").addEventListener("keydown", (/** @type {any} */ event) => {
     if (event.key !== "Escape" || !event.target.value) return;
     event.stopPropagation();
     event.target.value = "";
@@ -190,13 +204,13 @@ export function startSidebar() {
   byId("toggle-sidebar").addEventListener("click", () => toggleSidebar());
   byId("shade").addEventListener("click", () => toggleSidebar(false));
   byId("new-chat").addEventListener("click", async () => { await show(""); closeIfNarrow(); });
-  byId("chats").addEventListener("click", event => { if (event.target.closest("a, .found")) closeIfNarrow(); });
-  byId("list-menu").addEventListener("click", event => openMenu(event.currentTarget, [
+  byId("chats").addEventListener("click", (/** @type {any} */ event) => { if (event.target.closest("a, .found")) closeIfNarrow(); });
+  byId("list-menu").addEventListener("click", (/** @type {Event} */ event) => openMenu(event.currentTarget, [
     { label: t("import"), run: () => byId("import-input").click() },
     { label: t("export_all"), disabled: !records.length, run: exportAll },
     { label: t("export_all_markdown"), disabled: !records.length, run: exportAllMarkdown },
   ]));
-  byId("import-input").addEventListener("change", event => {
+  byId("import-input").addEventListener("change", (/** @type {any} */ event) => {
     if (event.target.files[0]) importFile(event.target.files[0]);
     event.target.value = "";
   });

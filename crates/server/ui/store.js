@@ -53,16 +53,25 @@ export const onChange = listen => listeners.push(listen);
 const changed = id => channel?.postMessage(id);
 
 /** The result of a request.
+ * @param {IDBRequest} request
  * @returns {Promise<any>} */
 const result = request => new Promise((resolve, reject) => {
   request.onsuccess = () => resolve(request.result);
   request.onerror = () => reject(request.error);
 });
 
+/**
+ * A store of a transaction. `of` has the messages of a conversation; `each` visits every record in turn,
+ * without having all in memory, and true from `visit` ends it.
+ * @typedef {{ all: () => Promise<any[]>, of: (id: string) => Promise<any[]>,
+ *   get: (id: string) => Promise<any>, put: (value: any) => Promise<any>, delete: (id: string) => Promise<any>,
+ *   each: (visit: (value: any) => any) => Promise<void> }} Stored
+ */
+
 /** The stores of one transaction, with the same few functions on a database and on maps.
  * @param {string[]} names
  * @param {IDBTransactionMode} mode
- * @param {(...stores: any[]) => Promise<any>} work
+ * @param {(...stores: Stored[]) => Promise<any>} work
  */
 async function transact(names, mode, work) {
   if (!db) return work(...names.map(volatileStore));
@@ -74,13 +83,13 @@ async function transact(names, mode, work) {
   ended.catch(() => {}); // reported below
   const value = await work(...names.map(name => {
     const store = transaction.objectStore(name);
-    return {
+    /** @type {Stored} */
+    const stored = {
       all: () => result(store.getAll()),
       of: id => result(store.index("conversation").getAll(id)),
       get: id => result(store.get(id)),
       put: value => result(store.put(value)),
       delete: id => result(store.delete(id)),
-      /** Visits every record in turn, without having all in memory; true from `visit` ends it. */
       each: visit => new Promise((resolve, reject) => {
         const request = store.openCursor();
         request.onerror = () => reject(request.error);
@@ -90,11 +99,14 @@ async function transact(names, mode, work) {
         };
       }),
     };
+    return stored;
   }));
   await ended;
   return value;
 }
 
+/** @param {string} name
+ * @returns {Stored} */
 function volatileStore(name) {
   const map = /** @type {Map<string, any>} */ (volatile.get(name));
   return {
@@ -108,13 +120,19 @@ function volatileStore(name) {
 }
 
 export const store = {
-  /** The records of all conversations. */
+  /** The records of all conversations. @returns {Promise<any[]>} */
   conversations: () => transact(["conversations"], "readonly", stored => stored.all()),
+  /** @param {string} id */
   conversation: id => transact(["conversations"], "readonly", stored => stored.get(id)),
+  /** @param {string} id
+   * @returns {Promise<any[]>} */
   messages: id => transact(["messages"], "readonly", stored => stored.of(id)),
+  /** @param {(message: any) => any} visit */
   eachMessage: visit => transact(["messages"], "readonly", stored => stored.each(visit)),
 
-  /** Changes fields of a conversation; one that another tab has deleted stays deleted. */
+  /** Changes fields of a conversation; one that another tab has deleted stays deleted.
+   * @param {string} id
+   * @param {any} fields */
   async patch(id, fields) {
     await transact(["conversations"], "readwrite", async stored => {
       const record = await stored.get(id);
@@ -126,6 +144,8 @@ export const store = {
   /**
    * Stores a message and, if it is missing, its conversation: nothing of an answer is lost if another tab has deleted
    * it. A message that another tab has changed since it was read is kept beside this one, which gets a new id.
+   * @param {any} message
+   * @param {any} record
    */
   async putMessage(message, record) {
     await transact(["conversations", "messages"], "readwrite", async (conversations, messages) => {
@@ -139,7 +159,9 @@ export const store = {
     changed(record.id);
   },
 
-  /** Stores a whole conversation, as after an import or an undo. */
+  /** Stores a whole conversation, as after an import or an undo.
+   * @param {any} record
+   * @param {any[]} all */
   async putAll(record, all) {
     await transact(["conversations", "messages"], "readwrite", async (conversations, messages) => {
       await Promise.all([conversations.put(record), ...all.map(messages.put)]);
@@ -147,6 +169,8 @@ export const store = {
     changed(record.id);
   },
 
+  /** @param {string} conversation
+   * @param {string[]} ids */
   async removeMessages(conversation, ids) {
     await transact(["messages"], "readwrite", async messages => {
       await Promise.all(ids.map(messages.delete));
@@ -154,7 +178,8 @@ export const store = {
     changed(conversation);
   },
 
-  /** Removes a conversation and returns its messages, for an undo. */
+  /** Removes a conversation and returns its messages, for an undo.
+   * @param {string} id */
   async remove(id) {
     const all = await transact(["conversations", "messages", "drafts"], "readwrite", async (conversations, messages, drafts) => {
       const all = await messages.of(id);
@@ -166,9 +191,13 @@ export const store = {
   },
 
   presets: () => transact(["presets"], "readonly", stored => stored.all()),
+  /** @param {{ name: string, settings?: any }} preset */
   putPreset: preset => transact(["presets"], "readwrite", stored => stored.put(preset)),
+  /** @param {string} name */
   removePreset: name => transact(["presets"], "readwrite", stored => stored.delete(name)),
 
+  /** @param {string} id */
   draft: id => transact(["drafts"], "readonly", stored => stored.get(id)),
+  /** @param {{ id: string, files: any[] }} draft */
   putDraft: draft => transact(["drafts"], "readwrite", stored => draft.files.length ? stored.put(draft) : stored.delete(draft.id)),
 };

@@ -105,7 +105,8 @@ export function toEnd() {
   followEnd();
 }
 
-/** @returns {any} the view of the last message with this role */
+/** @param {string} role
+ * @returns {any} the view of the last message with this role */
 export const lastView = role => [...views.values()].filter(view => view.message.role === role && path.includes(view.message))
   .sort((a, b) => path.indexOf(a.message) - path.indexOf(b.message)).at(-1);
 

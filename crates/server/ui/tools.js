@@ -78,7 +78,8 @@ export function fetchTools(server, box) {
  * @param {any[]} earlier results that are edited */
 export function resultsForm(message, settings, send, earlier = []) {
   const address = settings.server.trim() ? readAddress(settings.server) : null;
-  const fields = message.calls.map((call, i) => {
+  /** @type {{ call: import("./tree.js").Call, field: any, node: any }[]} */
+  const fields = message.calls.map((/** @type {import("./tree.js").Call} */ call, /** @type {number} */ i) => {
     const field = el("textarea", { rows: 2, "aria-label": t("result_of", { name: call.name }), placeholder: t("type_result"), dir: "auto" });
     field.value = earlier[i]?.content ?? "";
     const note = el("div", { class: "note", role: "status" });
@@ -99,7 +100,7 @@ export function resultsForm(message, settings, send, earlier = []) {
     return { call, field, node };
   });
   return el("form", {
-    class: "results", submit: event => {
+    class: "results", submit: (/** @type {Event} */ event) => {
       event.preventDefault();
       send(fields.map(({ call, field }) => ({ id: call.id, name: call.name, content: field.value })));
     },

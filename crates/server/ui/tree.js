@@ -14,7 +14,7 @@ import { text } from "./memory.js";
  * @param {any} stored
  * @returns {Message} */
 export function readMessage(stored) {
-  const list = value => Array.isArray(value) ? value : [];
+  const list = (/** @type {any} */ value) => Array.isArray(value) ? value : [];
   const role = ["user", "assistant", "tool"].includes(stored?.role) ? stored.role : "user";
   return {
     id: text(stored?.id), conversation: text(stored?.conversation), parent: text(stored?.parent), role,

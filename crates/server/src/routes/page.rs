@@ -27,9 +27,9 @@ const ASSETS: &[Asset] = assets! {
     "answer.js" "api.js" "app.js" "attachments.js" "chat.js" "composer.js" "dom.js" "file_chip.js"
     "highlight.js" "icon.svg" "language.js" "languages/de.js" "languages/en.js" "languages/es.js"
     "languages/fr.js" "languages/ja.js" "languages/pt.js" "languages/zh.js" "main.js" "markdown/blocks.js"
-    "markdown/code.js" "markdown/inline.js" "markdown/math.js" "markdown/view.js" "mcp.js" "memory.js"
-    "messages.js" "models.js" "other_exports.js" "panel.js" "parameters.js" "pdf.js" "pdf_objects.js" "settings.js"
-    "share.js" "shortcuts.js" "sidebar.js" "store.js" "style/base.css" "style/composer.css"
+    "markdown/code.js" "markdown/inline.js" "markdown/math.js" "markdown/view.js" "markdown_import.js" "mcp.js" "memory.js"
+    "messages.js" "models.js" "other_exports.js" "panel.js" "parameters.js" "pdf.js" "pdf_objects.js" "queue.js"
+    "settings.js" "share.js" "shortcuts.js" "sidebar.js" "store.js" "style/base.css" "style/composer.css"
     "style/dialogs.css" "style/messages.css" "style/sidebar.css" "theme.js" "thread.js" "tools.js"
     "transfer.js" "tree.js" "vendor/Temml.woff2" "vendor/temml-license.txt" "vendor/temml.css"
     "vendor/temml.min.js"
@@ -133,6 +133,7 @@ mod tests {
     const LAZY: &[&str] = &[
         "highlight.js",
         "languages/",
+        "markdown_import.js",
         "mcp.js",
         "other_exports.js",
         "pdf",

@@ -52,12 +52,17 @@ export function fencedCode(lines, live) {
   return { language: info.trim().split(/\s/, 1)[0], text: body.map(line => dedent(line, width)).join("\n") };
 }
 
+/** @param {string[]} lines
+ * @param {number} depth
+ * @param {boolean} live */
 export function renderFence(lines, depth, live) {
   const { language, text } = fencedCode(lines, live);
   return codeFigure(language || "code", text, language, live);
 }
 
-/** What a figure shows. @type {WeakMap<any, { code: any, language: string, text: string, lines: number, plain: boolean }>} */
+/** @typedef {{ code: any, language: string, text: string, lines: number, plain: boolean }} Shown */
+
+/** What a figure shows. @type {WeakMap<any, Shown>} */
 const shown = new WeakMap();
 
 /** A block of code with its language, and buttons to copy and to save it.
@@ -93,7 +98,9 @@ export function setCode(figure, text, live = false) {
   if (text.length <= (live ? MAX_COLOURED_LIVE : MAX_COLOURED)) colour(state);
 }
 
-/** Adds text in elements of `CHUNK` lines. */
+/** Adds text in elements of `CHUNK` lines.
+ * @param {Shown} state
+ * @param {string} added */
 function append(state, added) {
   state.plain = true;
   while (added) {
@@ -119,7 +126,8 @@ let loading = null;
 /** Settles when code has its colours, as far as any was drawn. */
 export const colours = async () => loading;
 
-/** Colours the text when the highlighter is loaded: it is requested with the first block in a known language. */
+/** Colours the text when the highlighter is loaded: it is requested with the first block in a known language.
+ * @param {Shown} state */
 function colour(state) {
   if (!state.language || !state.text) return;
   if (!highlighter) {
@@ -148,6 +156,7 @@ function colour(state) {
   }
 }
 
+/** Endings of files by language. @type {Record<string, string>} */
 const ENDINGS = {
   javascript: "js", typescript: "ts", python: "py", rust: "rs", "c++": "cpp", "c#": "cs", ruby: "rb", kotlin: "kt", bash: "sh",
   shell: "sh", markdown: "md", yaml: "yml", html: "html", text: "txt", plaintext: "txt",

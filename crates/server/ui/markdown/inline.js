@@ -23,7 +23,11 @@ const INLINE = new RegExp([
   /(?<newline>\n|<br ?\/?>)/.source,
 ].join("|"), "gi");
 
-/** Adds text before a child, or at the end: to the text that is there, since many children make insertions slow. */
+/** Adds text before a child, or at the end: to the text that is there, since many children make insertions
+ * slow.
+ * @param {any} parent
+ * @param {any} child
+ * @param {string} string */
 function addText(parent, child, string) {
   const last = child ? child.previousSibling : parent.lastChild;
   if (last?.nodeType === Node.TEXT_NODE) last.appendData(string);
@@ -37,9 +41,10 @@ function addText(parent, child, string) {
 export function inline(parent, text, live, links = true) {
   if (live) text = withoutHalfMarks(text);
   let into = parent;
-  const open = []; // marks not closed yet, outermost first: { mark, node }
-  const put = string => { if (string) addText(into, null, string); };
-  const unwrap = ({ mark, node }) => { // a mark that never closed is text
+  /** Marks not closed yet, outermost first. @type {{ mark: string, node: any }[]} */
+  const open = [];
+  const put = (/** @type {string} */ string) => { if (string) addText(into, null, string); };
+  const unwrap = (/** @type {{ mark: string, node: any }} */ { mark, node }) => { // a mark that never closed is text
     const parent = node.parentNode;
     if (into === node) into = parent;
     addText(parent, node, mark);
@@ -50,7 +55,7 @@ export function inline(parent, text, live, links = true) {
     }
     node.remove();
   };
-  const mark = (run, before, after) => {
+  const mark = (/** @type {string} */ run, /** @type {string} */ before, /** @type {string} */ after) => {
     const char = run[0];
     if (run.length > 3 || (char === "~" && run.length !== 2)) return put(run);
     const closes = before.trim() && !(char === "_" && /[\p{L}\p{N}]/u.test(after));
@@ -59,14 +64,14 @@ export function inline(parent, text, live, links = true) {
     for (let i = open.length - 1; closes && left && i >= 0; i--) {
       if (open[i].mark[0] !== char || open[i].mark.length > left) continue;
       open.splice(i + 1).reverse().forEach(unwrap);
-      const closed = open.pop();
+      const closed = /** @type {{ mark: string, node: any }} */ (open.pop());
       left -= closed.mark.length;
       into = closed.node.parentNode;
     }
     if (!left) return;
     if (!opens) return put(char.repeat(left));
     for (const size of left === 3 ? [2, 1] : [left]) {
-      if (open.length === MAX_OPEN_MARKS) unwrap(open.shift());
+      if (open.length === MAX_OPEN_MARKS) unwrap(/** @type {any} */ (open.shift()));
       const node = el(char === "~" ? "s" : size === 2 ? "strong" : "em");
       into.append(node);
       open.push({ mark: char.repeat(size), node });
@@ -108,7 +113,8 @@ export function inline(parent, text, live, links = true) {
   return parent;
 }
 
-/** While text grows: no half emphasis mark, backtick or link address at its end. */
+/** While text grows: no half emphasis mark, backtick or link address at its end.
+ * @param {string} text */
 function withoutHalfMarks(text) {
   const bracket = text.lastIndexOf("[");
   const half = bracket < 0 ? null : /^\[([^\]]*)\](?:\([^\s()]*)?$/.exec(text.slice(bracket));
@@ -118,6 +124,9 @@ function withoutHalfMarks(text) {
   return text.slice(0, end);
 }
 
+/** @param {string} text
+ * @param {number} from
+ * @param {number} length */
 function closingTicks(text, from, length) {
   const runs = /`+/g;
   runs.lastIndex = from;
@@ -125,15 +134,17 @@ function closingTicks(text, from, length) {
   return -1;
 }
 
-/** A bare address without the punctuation of the sentence around it. */
+/** A bare address without the punctuation of the sentence around it.
+ * @param {string} url */
 function withoutTrailingMarks(url) {
   let end = url.length;
-  const isMark = c => ".,;:!?'*_~]".includes(c) || (c === ")" && !url.includes("("));
+  const isMark = (/** @type {string} */ c) => ".,;:!?'*_~]".includes(c) || (c === ")" && !url.includes("("));
   while (isMark(url[end - 1])) end--;
   return url.slice(0, end);
 }
 
-/** The address when it is absolute http or https, else null. */
+/** The address when it is absolute http or https, else null.
+ * @param {string} text */
 function safeLink(text) {
   try {
     const url = new URL(text);

@@ -23,7 +23,7 @@ const kept = new Map();
 
 function load() {
   loading ??= new Promise((resolve, reject) => {
-    const address = name => new URL(`../vendor/${name}`, import.meta.url).href;
+    const address = (/** @type {string} */ name) => new URL(`../vendor/${name}`, import.meta.url).href;
     document.head.append(el("link", { rel: "stylesheet", href: address("temml.css") }));
     document.head.append(el("script", {
       src: address("temml.min.js"), error: reject,
@@ -48,6 +48,9 @@ export function mathNode(tex, display, source) {
   return node;
 }
 
+/** @param {any} node
+ * @param {string} tex
+ * @param {boolean} display */
 function typeset(node, tex, display) {
   const key = `${display} ${tex}`;
   let formula = kept.get(key);
@@ -64,7 +67,9 @@ function typeset(node, tex, display) {
   node.replaceChildren(formula.cloneNode(true));
 }
 
-/** A copy with the known elements and attributes only. */
+/** A copy with the known elements and attributes only.
+ * @param {any} node
+ * @returns {any} */
 function clean(node) {
   if (node.nodeType === Node.TEXT_NODE) return document.createTextNode(node.data);
   if (!ELEMENTS.has(node.localName)) return null;

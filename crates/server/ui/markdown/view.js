@@ -4,6 +4,8 @@ import { el } from "../dom.js";
 import { splitBlocks } from "./blocks.js";
 import { fencedCode, setCode } from "./code.js";
 
+/** @typedef {import("./blocks.js").Block} Block */
+
 /** Blocks per part of the document: parts out of sight are neither laid out nor painted. */
 const PART = 30;
 /** The text after this many blocks of a growing text is parsed from its last blocks on. */
@@ -25,7 +27,7 @@ export class MarkdownView {
   node = el("div", { class: "markdown" });
   /** The beginning of the text whose blocks are finished. */
   #finished = "";
-  /** The blocks after it. @type {any[]} */
+  /** The blocks after it. @type {Block[]} */
   #blocks = [];
   /** How many blocks are finished. */
   #before = 0;
@@ -63,7 +65,8 @@ export class MarkdownView {
     }
   }
 
-  /** The part that has the block with this number. */
+  /** The part that has the block with this number.
+   * @param {number} number */
   #part(number) {
     const at = Math.floor(number / PART);
     if (!this.node.children[at]) this.node.append(el("div", { class: "part" }));
@@ -71,12 +74,16 @@ export class MarkdownView {
   }
 }
 
+/** @param {Block | undefined} old
+ * @param {Block} now */
 function isSame(old, now) {
   return old?.kind === now.kind && old.live === now.live && old.lines.length === now.lines.length
     && old.lines.at(-1) === now.lines.at(-1) && old.lines.every((line, i) => line === now.lines[i]);
 }
 
-/** Whether `now` is the code block `old` with text added at its end; the text is then in its node. */
+/** Whether `now` is the code block `old` with text added at its end; the text is then in its node.
+ * @param {Block | undefined} old
+ * @param {Block} now */
 function isGrownCode(old, now) {
   if (old?.kind.name !== "code" || now.kind.name !== "code" || old.lines[0] !== now.lines[0]) return false;
   setCode(old.node, fencedCode(now.lines, now.live).text, now.live);
