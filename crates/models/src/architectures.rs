@@ -39,6 +39,7 @@ pub static ALL: &[&Arch] = &[
     &dense::granite::GRANITE_SWA,
     &dense::muse_glimmer::MUSE_GLIMMER,
     &experts::mimo2::MIMO2,
+    &experts::flint::FLINT,
     &dense::arcee::ARCEE,
     &dense::starcoder2::STARCODER2,
     &dense::stablelm::STABLELM,

@@ -57,6 +57,7 @@ pub(crate) static ALL: &[&Family] = &[
     &local::GRANITE_MOE_SWA,
     &local::MUSE_GLIMMER,
     &local::MIMO2,
+    &local::FLINT,
     &dense::JAIS2,
     &experts::SOLAR_OPEN,
     &dense::ARCEE,

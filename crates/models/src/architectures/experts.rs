@@ -4,6 +4,7 @@ pub(crate) mod afmoe;
 pub(crate) mod deepseek2;
 pub(crate) mod ernie_moe;
 pub(crate) mod exaone_moe;
+pub(crate) mod flint;
 pub(crate) mod glm4moe;
 pub(crate) mod gpt_oss;
 pub(crate) mod hunyuan3;

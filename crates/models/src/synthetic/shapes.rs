@@ -575,6 +575,7 @@ pub static SHAPES: &[Shape] = &[
         experts: TINY_EXPERTS,
         ..TINY
     },
+    Shape { name: "tiny-flint", arch: &experts::flint::FLINT, tied: false, experts: TINY_EXPERTS, ..TINY },
     Shape { name: "tiny-arcee", arch: &dense::arcee::ARCEE, head_dim: 32, tied: false, ..TINY },
     Shape { name: "tiny-starcoder2", arch: &dense::starcoder2::STARCODER2, head_dim: 32, ..TINY },
     Shape { name: "tiny-stablelm", arch: &dense::stablelm::STABLELM, head_dim: 32, tied: false, ..TINY },

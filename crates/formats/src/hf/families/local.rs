@@ -211,6 +211,24 @@ pub(crate) static MIMO2: Family = Family {
     },
 };
 
+pub(crate) static FLINT: Family = Family {
+    names: &["FlintForCausalLM"],
+    arch: "flint",
+    keys: &[EXPERT_KEYS],
+    tensors: &[SINKS, &[rule("layers.self_attn.softmax_offset", "attn_sinks.weight")]],
+    prepare: |import| {
+        import.want_usize("decoder_sparse_step", 1)?;
+        let plain = import.config.optional_usizes("mlp_only_layers")?.unwrap_or_default();
+        if plain.iter().zip(0..).any(|(layer, i)| *layer != i) {
+            return Err(import.config.wrong("mlp_only_layers", "the first layers, in order"));
+        }
+        import.set("leading_dense_block_count", Value::Uint(plain.len() as u64));
+        import.set_local_layers(None)?;
+        import.set("expert_gating_func", Value::Uint(SIGMOID));
+        import.split_gate_up("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    },
+};
+
 impl Import {
     /// The window, and which layers have it: those that are listed or, without a list, the usual ones.
     pub(super) fn set_local_layers(
