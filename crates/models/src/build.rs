@@ -132,9 +132,14 @@ impl<'a> Build<'a> {
         if self.layer_norms {
             return self.layer_norm(x, name, len);
         }
+        self.rms_norm(x, name, len, self.config.eps)
+    }
+
+    /// A norm of the root mean square with this epsilon.
+    pub(crate) fn rms_norm(&mut self, x: Val, name: &str, len: usize, eps: f32) -> Result<Val, ModelError> {
         let tensor = if self.has(name) { name.into() } else { format!("{name}.weight") };
         let weight = self.graph.vector(tensor, len)?;
-        Ok(self.graph.norm(x, weight, self.config.eps)?)
+        Ok(self.graph.norm(x, weight, eps)?)
     }
 
     /// A linear, with `.bias` and `.scale` if the source has them. `[.., rows]`

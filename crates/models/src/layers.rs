@@ -9,7 +9,7 @@ mod pooling;
 mod rope;
 mod sections;
 
-pub(crate) use attention_style::{AttentionStyle, HeadShape, Latent, QkNorm};
+pub(crate) use attention_style::{AttentionStyle, Gate, HeadShape, Latent, QkNorm};
 pub(crate) use blocks::{LayerStyle, Ungated, ends_run};
 pub(crate) use experts::ExpertStyle;
 pub use pooling::{VectorKind, Vectors};

@@ -25,7 +25,7 @@ fn small(shape: &Shape) -> Shape {
     // the first layer with full attention
     let layers = match shape.arch.name {
         "gemma3" | "gemma4" => 6,
-        "maple" | "exaone-moe" | "mellum" => 4,
+        "maple" | "exaone-moe" | "mellum" | "cohere2" | "granite_swa" | "muse-glimmer" | "afmoe" => 4,
         "nemotron_h" | "nemotron_h_moe" => 4,
         _ => 2,
     };

@@ -185,8 +185,8 @@ fn an_unknown_architecture_is_refused_with_the_known_ones() {
         with_key("general.architecture", Value::String("mamba".into())),
         "architecture `mamba` is not supported; Tern runs llama, qwen2, qwen2vl, qwen3, gemma3, gemma4, phi3, gemma2, olmo2, exaone4, glm4, \
          seed_oss, hunyuan-dense, ernie4_5, smollm3, granite, qwen3vl, qwen3vlmoe, qwen3moe, granitemoe, glm4moe, \
-         gpt-oss, maple, arcee, starcoder2, stablelm, olmoe, minimax-m2, hunyuan-moe, ernie4_5-moe, exaone-moe, hy_v3, mellum, mistral3, bitnet, \
-         bitnet-b1.58, deepseek2, qwen35, qwen35moe, qwen3next, lfm2, lfm2moe, mamba2, granitehybrid, falcon-h1, nemotron_h, nemotron_h_moe, bert, nomic-bert, nomic-bert-moe, \
+         gpt-oss, maple, command-r, cohere2, afmoe, jais2, granite_swa, muse-glimmer, mimo2, flint, arcee, starcoder2, stablelm, olmoe, minimax-m2, hunyuan-moe, ernie4_5-moe, exaone-moe, hy_v3, mellum, mistral3, bitnet, \
+         bitnet-b1.58, deepseek2, mistral4, qwen35, qwen35moe, qwen3next, lfm2, lfm2moe, mamba2, granitehybrid, falcon-h1, nemotron_h, nemotron_h_moe, bert, nomic-bert, nomic-bert-moe, \
          jina-bert-v2, jina-bert-v3, modern-bert, gemma-embedding, eurobert, llama-embed"
     );
 }

@@ -77,6 +77,15 @@ MODELS = {
     "exaone-moe": ("ExaoneMoeConfig", {"head_dim": 16, "num_hidden_layers": 5, "sliding_window": 8, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5}),
     "mellum": ("MellumConfig", {"head_dim": 16, "num_hidden_layers": 5, "sliding_window": 8, "layer_types": ["sliding_attention"] * 3 + ["full_attention", "sliding_attention"], **EXPERTS}),
     "hy-v3": ("HYV3Config", {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_shared_experts": 1, "first_k_dense_replace": 1, "router_scaling_factor": 2.0}),
+    "cohere": ("CohereConfig", {"logit_scale": 0.4, "use_qk_norm": False}),
+    "cohere2": ("Cohere2Config", {"num_hidden_layers": 5, "sliding_window": 8, "logit_scale": 0.4}),
+    "afmoe": ("AfmoeConfig", {"head_dim": 24, "num_hidden_layers": 5, "sliding_window": 8, **EXPERTS, "num_shared_experts": 2, "num_dense_layers": 1, "route_scale": 1.8, "mup_enabled": True}),
+    "jais2": ("Jais2Config", {"head_dim": 16}),
+    "solar-open": ("SolarOpenConfig", {"head_dim": 24, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "routed_scaling_factor": 1.5}),
+    "granite-swa": ("GraniteSWAConfig", {"num_hidden_layers": 5, "sliding_window": 8, "layer_rope_theta": [0, 10000.0, 10000.0, 10000.0, 0], "embedding_multiplier": 2.0, "residual_multiplier": 0.7, "attention_multiplier": 0.3, "logits_scaling": 3.0, "tie_word_embeddings": False}),
+    "granitemoe-swa": ("GraniteMoeSWAConfig", {"num_hidden_layers": 5, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 48, "attention_multiplier": 0.3, "logits_scaling": 3.0}),
+    "mimo2": ("MiMoV2FlashConfig", {"head_dim": 24, "v_head_dim": 16, "num_hidden_layers": 4, "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"], "sliding_window": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "attention_value_scale": 0.6, "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 50000.0, "partial_rotary_factor": 0.334}, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.334}}}),
+    "flint": ("FlintConfig", {"head_dim": 24, "num_hidden_layers": 6, "sliding_window": 8, **EXPERTS, "shared_expert_intermediate_size": 48, "mlp_only_layers": [0, 1]}),
     "ministral3": ("Ministral3Config", {"head_dim": 16, "sliding_window": None}),
     "bitnet": ("BitNetConfig", {"hidden_act": "relu2"}),
     "deepseek2": ("DeepseekV2Config", {"q_lora_rank": None, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "num_key_value_heads": 4}),
@@ -99,13 +108,18 @@ MODELS = {
     "nemotron-h-moe": ("NemotronHConfig", {**NEMOTRON, "layers_block_type": ["mamba", "moe", "attention", "moe"], "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 1.5}),
     "gemma4": ("Gemma4TextConfig", {"head_dim": 16, "global_head_dim": 32, "sliding_window": 8, "num_hidden_layers": 6, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}),
 }
-# the text model of a vision model, which is saved with the other parts
-VISION = {
+# models of a class that no AutoModelForCausalLM gives; those of images are saved with their towers
+OWN_CLASS = {
+    "mistral4": ("Mistral4Config", "Mistral4ForCausalLM", {**SIZES, "q_lora_rank": 24, "kv_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2, "num_key_value_heads": 4, "rope_parameters": {**YARN, "factor": 8.0, "original_max_position_embeddings": 8, "beta_fast": 24.0, "beta_slow": 1.5, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}}),
     "qwen3vl": ("Qwen3VLConfig", "Qwen3VLForConditionalGeneration", {
         "text_config": {**SIZES, "head_dim": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [24, 20, 20], "mrope_interleaved": True}},
         "vision_config": {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64, "patch_size": 4, "num_position_embeddings": 16,
                           "deepstack_visual_indexes": [0]},
         "vision_start_token_id": 124, "vision_end_token_id": 125, "image_token_id": 126, "video_token_id": 127}),
+    "muse-glimmer": ("MuseGlimmerConfig", "MuseGlimmerForConditionalGeneration", {
+        "text_config": {**SIZES, "head_dim": 24, "num_hidden_layers": 5, "sliding_window": 8, "final_logit_softcapping": 5.0, "qk_scale_factor": 1.7, "output_multiplier": 0.6, "post_norm_eps": 0.25, "rms_norm_eps": 0.125},
+        "vision_config": {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4},
+        "image_token_id": 126, "video_token_id": 127, "out_hidden_size": 128, "projector_hidden_size": 32}),
 }
 # sizes of encoders, and their classes
 ENCODER = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -171,8 +185,8 @@ def record(name: str) -> None:
         config = getattr(transformers, config_name)(**{**sizes, **more})
         auto = getattr(transformers, class_name)
         model = auto(config).float().eval()
-    elif name in VISION:
-        config_name, class_name, parts = VISION[name]
+    elif name in OWN_CLASS:
+        config_name, class_name, parts = OWN_CLASS[name]
         auto = getattr(transformers, class_name)
         model = auto(getattr(transformers, config_name)(**parts)).float().eval()
     else:
@@ -188,7 +202,8 @@ def record(name: str) -> None:
         with safe_open(str(Path(folder) / "model.safetensors"), "numpy") as file:
             for key in sorted(file.keys()):
                 shape = list(file.get_slice(key).get_shape())
-                gain, offset = size_of(key, shape, plus_one and "linear_attn.norm" not in key)
+                centred = plus_one and "linear_attn.norm" not in key or name == "muse-glimmer" and key.endswith("layernorm.weight")
+                gain, offset = size_of(key, shape, centred)
                 tensors.append({"name": key, "shape": shape, "gain": gain, "offset": offset})
                 made[key] = values(key, shape, gain, offset)
         save_file(made, str(Path(folder) / "model.safetensors"), metadata={"format": "pt"})
@@ -206,7 +221,7 @@ def record(name: str) -> None:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or [*MODELS, *VISION, *ENCODERS]:
+    for name in sys.argv[1:] or [*MODELS, *OWN_CLASS, *ENCODERS]:
         record(name)
 
 

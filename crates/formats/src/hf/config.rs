@@ -21,10 +21,11 @@ pub(crate) struct Config {
     read: Arc<Mutex<HashSet<String>>>,
 }
 
-/// Keys that do not change what a model computes: training, other programs, and tokens, which the tokenizer's
-/// files have too.
+/// Keys that do not change what a model computes: training, other programs, biases, which are tensors, and
+/// tokens, which the tokenizer's files have too.
 const HARMLESS: &[&str] = &[
     "architectures",
+    "attention_bias",
     "attention_dropout",
     "auto_map",
     "bos_token_id",
@@ -34,6 +35,7 @@ const HARMLESS: &[&str] = &[
     "eos_token_id",
     "hidden_dropout",
     "initializer_range",
+    "mlp_bias",
     "model_type",
     "output_router_logits",
     "pad_token_id",

@@ -7,6 +7,7 @@ mod experts;
 mod gemma;
 mod jina;
 mod latent;
+mod local;
 mod mamba;
 mod nomic;
 mod recurrent;
@@ -49,6 +50,16 @@ pub(crate) static ALL: &[&Family] = &[
     &experts::GLM4_MOE,
     &experts::GPT_OSS,
     &experts::MAPLE,
+    &local::COHERE,
+    &local::COHERE2,
+    &local::AFMOE,
+    &local::GRANITE_SWA,
+    &local::GRANITE_MOE_SWA,
+    &local::MUSE_GLIMMER,
+    &local::MIMO2,
+    &local::FLINT,
+    &dense::JAIS2,
+    &experts::SOLAR_OPEN,
     &dense::ARCEE,
     &dense::STARCODER2,
     &dense::STABLELM,
@@ -61,6 +72,7 @@ pub(crate) static ALL: &[&Family] = &[
     &experts::MELLUM,
     &latent::DEEPSEEK2,
     &latent::DEEPSEEK3,
+    &latent::MISTRAL4,
     &recurrent::QWEN35,
     &recurrent::QWEN35_MOE,
     &recurrent::QWEN3_NEXT,
@@ -109,10 +121,11 @@ static LANGUAGE_MODELS: &[(&str, &str)] = &[
 
 /// The name of the architecture of a model's language model.
 pub(crate) fn language_model<'a>(name: &'a str, config: &Config) -> Result<&'a str, FormatError> {
-    if !WRAPPERS.contains(&name) {
-        return Ok(name);
-    }
     let kind = config.optional_str("model_type")?.unwrap_or_default();
+    if !WRAPPERS.contains(&name) {
+        let is_mistral4 = name == "Mistral3ForConditionalGeneration" && kind == "mistral4";
+        return Ok(if is_mistral4 { "Mistral4ForCausalLM" } else { name });
+    }
     let found = LANGUAGE_MODELS.iter().find(|(of, _)| *of == kind).map(|(_, name)| *name);
     let known = || LANGUAGE_MODELS.iter().map(|(kind, _)| *kind).collect::<Vec<_>>().join(", ");
     found.ok_or_else(|| config.wrong("model_type", &format!("the type of a language model: {}", known())))

@@ -23,12 +23,14 @@ pub(crate) const LANGUAGE: [&str; 9] = [
 /// Other names of `layers.`.
 const LAYERS: [&str; 3] = ["encoder.layer.", "encoder.layers.", "transformer.layer."];
 /// Prefixes of tensors, after those, that belong to other parts: images, audio, drafts of the next tokens.
-const OTHER_PARTS: [&str; 13] = [
+const OTHER_PARTS: [&str; 15] = [
     "connector.",
     "visual.",
     "vision_tower.",
     "vision_model.",
     "vision_encoder.",
+    "vision_adapter.",
+    "vision_projection.",
     "multi_modal_projector.",
     "mm_projector.",
     "patch_merger.",

@@ -134,7 +134,7 @@ impl Import {
         };
         match (self.arch, all) {
             // the scale of the scores has the factor too, and files a tenth of it
-            ("deepseek2", Some(all)) => {
+            ("deepseek2" | "mistral4", Some(all)) => {
                 self.set("rope.scaling.yarn_log_multiplier", Value::Float(0.1 * all));
                 if one.is_some_and(|one| one != all) {
                     return Err(scaling.wrong("mscale", "the same as `mscale_all_dim`"));

@@ -3,6 +3,7 @@
 
 pub(crate) mod arcee;
 pub(crate) mod bitnet;
+pub(crate) mod cohere;
 pub(crate) mod ernie;
 pub(crate) mod exaone4;
 pub(crate) mod gemma2;
@@ -11,8 +12,10 @@ pub(crate) mod gemma4;
 pub(crate) mod glm4;
 pub(crate) mod granite;
 pub(crate) mod hunyuan;
+pub(crate) mod jais2;
 pub(crate) mod llama;
 pub(crate) mod mistral3;
+pub(crate) mod muse_glimmer;
 pub(crate) mod olmo2;
 pub(crate) mod phi3;
 pub(crate) mod qwen2;

@@ -46,10 +46,21 @@ pub(crate) struct AttentionStyle {
     pub(crate) norms_values: bool,
     /// The KV layer of an earlier layer, if this one has no keys and values.
     pub(crate) kv_of: Option<usize>,
-    /// Each head of queries is followed by a gate of the head's result.
-    pub(crate) gated: bool,
+    /// What gates the results of the heads.
+    pub(crate) gate: Option<Gate>,
+    /// Factor on the values.
+    pub(crate) value_scale: f32,
     /// What tokens of an image see of it.
     pub(crate) images: ImageOrder,
+}
+
+/// What gates the results of the heads, through a sigmoid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// As many columns after each head of queries.
+    Queries,
+    /// The matrix `attn_gate`, with a row per column of the results.
+    Columns,
 }
 
 /// The heads of a layer.
@@ -95,7 +106,8 @@ impl AttentionStyle {
             shape: None,
             norms_values: false,
             kv_of: None,
-            gated: false,
+            gate: None,
+            value_scale: 1.0,
             images: ImageOrder::Sequence,
         }
     }

@@ -1,8 +1,9 @@
 //! The parts that decoders share: attention and the gated MLP of one layer.
 
+use tern_formats::Value;
 use tern_graph::{Activation, Attention, Function, Pooling, RopeStyle, Temperature, Val};
 
-use super::attention_style::{AttentionStyle, HeadShape, QkNorm};
+use super::attention_style::{AttentionStyle, Gate, HeadShape, QkNorm};
 use super::experts::ExpertStyle;
 use crate::{Build, Config, ModelError};
 
@@ -33,6 +34,24 @@ impl Build<'_> {
         Ok(window)
     }
 
+    /// Which layers have a window: those that the file lists, or all but the last of each run of `length`.
+    pub(crate) fn local_layers(&self, length: usize) -> Result<Vec<bool>, ModelError> {
+        let (keys, layers, name) = (self.keys(), self.config.layers, "attention.sliding_window_pattern");
+        if let Some(Value::Bools(_)) = keys.metadata.get(&keys.key(name)) {
+            return Ok(keys.bool_per_layer(name, layers)?.unwrap_or_default());
+        }
+        match keys.usizes(name)?.as_deref() {
+            // 0 for full attention
+            Some(listed) if listed.len() > 1 => {
+                let listed = keys.usize_per_layer(name, layers)?.unwrap_or_default();
+                Ok(listed.into_iter().map(|kind| kind != 0).collect())
+            }
+            Some([0]) => Err(ModelError::value(keys.key(name), 0, "1 or more")),
+            Some([length]) => Ok((0..layers).map(|layer| !ends_run(layer, *length)).collect()),
+            _ => Ok((0..layers).map(|layer| !ends_run(layer, length)).collect()),
+        }
+    }
+
     /// How scores grow with the position, if the file says so.
     pub(crate) fn temperature(&self) -> Result<Option<Temperature>, ModelError> {
         let keys = self.keys();
@@ -44,6 +63,12 @@ impl Build<'_> {
             return Err(ModelError::value(keys.key(name), 0, "1 or more"));
         }
         Ok(Some(Temperature { scale, length }))
+    }
+
+    /// The logits times the file's factor, if it has one.
+    pub(crate) fn scale_logits(&mut self, logits: Val) -> Result<Val, ModelError> {
+        let factor = self.keys().optional_f32("logit_scale")?.filter(|factor| *factor != 0.0);
+        Ok(factor.map_or(logits, |factor| self.graph.scale(logits, factor)))
     }
 
     /// The soft cap of the logits, if the file has one.
@@ -87,9 +112,13 @@ impl Build<'_> {
             self.graph.attend_to(q, kv_layer, args)?
         } else {
             let [mut q, k, v] = self.queries_keys_values(x, layer, style)?;
-            if style.gated {
-                gate = Some(self.graph.head_columns(q, 2 * head_dim, head_dim, head_dim)?);
-                q = self.graph.head_columns(q, 2 * head_dim, 0, head_dim)?;
+            match style.gate {
+                Some(Gate::Queries) => {
+                    gate = Some(self.graph.head_columns(q, 2 * head_dim, head_dim, head_dim)?);
+                    q = self.graph.head_columns(q, 2 * head_dim, 0, head_dim)?;
+                }
+                Some(Gate::Columns) => gate = Some(self.linear(x, &name("attn_gate"), heads * v_dim)?),
+                None => {}
             }
             let heads = [(q, name("attn_q_norm")), (k, name("attn_k_norm"))];
             let [q, k] = self.ready_heads(heads, style)?;
@@ -101,6 +130,9 @@ impl Build<'_> {
         };
         if let Some(gate) = gate {
             out = self.graph.gated(gate, out, Activation::Sigmoid)?;
+        }
+        if style.value_scale != 1.0 {
+            out = self.graph.scale(out, style.value_scale);
         }
         if let Some(norm) = style.sub_norm {
             out = self.norm(out, &name(norm), heads * v_dim)?;
@@ -136,7 +168,7 @@ impl Build<'_> {
         style: AttentionStyle,
     ) -> Result<[Val; 3], ModelError> {
         let HeadShape { heads, kv_heads, head_dim, v_dim } = self.head_shape(style);
-        let q_width = heads * head_dim * if style.gated { 2 } else { 1 };
+        let q_width = heads * head_dim * if style.gate == Some(Gate::Queries) { 2 } else { 1 };
         let (k_width, v_width) = (kv_heads * head_dim, kv_heads * v_dim);
         let name = |part: &str| format!("blk.{layer}.{part}");
         if self.has(&name("attn_qkv.weight")) {
@@ -289,13 +321,25 @@ impl Build<'_> {
         layers: &LayerStyle,
         mixer: impl Fn(&mut Self, Val, usize) -> Result<Val, ModelError>,
     ) -> Result<Val, ModelError> {
+        let (width, eps) = (self.config.width, self.config.eps);
         let mut x = self.embed(layers.embedding_scale)?;
+        if layers.norms_embeddings {
+            x = self.graph.plain_norm(x, width, eps)?;
+        }
         for layer in 0..self.config.layers {
+            let mut normed = x;
             for half in 0..2 {
-                let normed = self.norm_of_half(x, layer, half, layers.norms_before)?;
+                if half == 0 || !layers.parallel {
+                    normed = self.norm_of_half(x, layer, half, layers.norms_before)?;
+                }
                 let y =
                     if half == 0 { mixer(self, normed, layer)? } else { self.mlp(normed, layer, layers)? };
-                let mut y = self.norm_of_half(y, layer, half, layers.norms_after)?;
+                let mut y = match (layers.norms_after, layers.eps_after) {
+                    (Some(names), Some(eps)) => {
+                        self.rms_norm(y, &format!("blk.{layer}.{}", names[half]), width, eps)?
+                    }
+                    (names, _) => self.norm_of_half(y, layer, half, names)?,
+                };
                 if layers.residual_scale != 1.0 {
                     y = self.graph.scale(y, layers.residual_scale);
                 }
@@ -339,6 +383,12 @@ pub(crate) struct LayerStyle {
     pub(crate) norms_before: Option<[&'static str; 2]>,
     /// Names of the norms of the results of attention and of the MLP.
     pub(crate) norms_after: Option<[&'static str; 2]>,
+    /// Epsilon of those norms, if it is not that of the others.
+    pub(crate) eps_after: Option<f32>,
+    /// The embeddings are normalised, without weights.
+    pub(crate) norms_embeddings: bool,
+    /// The MLP reads the same norm as attention, beside it.
+    pub(crate) parallel: bool,
     /// The activation of the MLP.
     pub(crate) activation: Activation,
     /// Experts instead of the MLP.
@@ -367,6 +417,9 @@ impl LayerStyle {
         residual_scale: 1.0,
         norms_before: Some(["attn_norm", "ffn_norm"]),
         norms_after: None,
+        eps_after: None,
+        norms_embeddings: false,
+        parallel: false,
         activation: Activation::Silu,
         experts: None,
         sub_norm: None,

@@ -86,6 +86,12 @@ impl Build<'_> {
         }
     }
 
+    /// The first layer with a router, for files whose keys do not say it.
+    pub(crate) fn first_routed_layer(&self) -> usize {
+        let is_routed = |layer: &usize| self.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
+        (0..self.config.layers).find(is_routed).unwrap_or(self.config.layers)
+    }
+
     /// The experts of one layer on a normalised value. `[tokens, width]`
     pub(crate) fn expert_mlp(
         &mut self,

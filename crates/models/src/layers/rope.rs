@@ -63,7 +63,7 @@ impl Build<'_> {
                 // models with this key have the factor in the scale of the scores
                 let log_multiplier = keys.optional_f32("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0);
                 let magnitude = match self.config.arch.as_str() {
-                    "deepseek2" if log_multiplier != 0.0 => 1.0,
+                    "deepseek2" | "mistral4" if log_multiplier != 0.0 => 1.0,
                     _ => yarn_magnitude(factor, 1.0) / yarn_magnitude(factor, log_multiplier),
                 };
                 Scaling::Yarn { factor, original_context, betas, truncate, magnitude }

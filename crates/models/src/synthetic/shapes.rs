@@ -548,6 +548,34 @@ pub static SHAPES: &[Shape] = &[
         experts: TINY_EXPERTS,
         ..TINY
     },
+    Shape { name: "tiny-command-r", arch: &dense::cohere::COMMAND_R, head_dim: 32, ..TINY },
+    Shape { name: "tiny-cohere2", arch: &dense::cohere::COHERE2, layers: 4, head_dim: 32, ..TINY },
+    Shape { name: "tiny-jais2", arch: &dense::jais2::JAIS2, head_dim: 32, tied: false, ..TINY },
+    Shape { name: "tiny-granite_swa", arch: &dense::granite::GRANITE_SWA, layers: 4, head_dim: 32, ..TINY },
+    Shape {
+        name: "tiny-muse-glimmer",
+        arch: &dense::muse_glimmer::MUSE_GLIMMER,
+        layers: 4,
+        tied: false,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-afmoe",
+        arch: &experts::afmoe::AFMOE,
+        layers: 4,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-mimo2",
+        arch: &experts::mimo2::MIMO2,
+        layers: 4,
+        tied: false,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape { name: "tiny-flint", arch: &experts::flint::FLINT, tied: false, experts: TINY_EXPERTS, ..TINY },
     Shape { name: "tiny-arcee", arch: &dense::arcee::ARCEE, head_dim: 32, tied: false, ..TINY },
     Shape { name: "tiny-starcoder2", arch: &dense::starcoder2::STARCODER2, head_dim: 32, ..TINY },
     Shape { name: "tiny-stablelm", arch: &dense::stablelm::STABLELM, head_dim: 32, tied: false, ..TINY },
@@ -604,6 +632,15 @@ pub static SHAPES: &[Shape] = &[
     Shape {
         name: "tiny-deepseek2",
         arch: &experts::deepseek2::DEEPSEEK2,
+        kv_heads: 1,
+        tied: false,
+        yarn: 4,
+        experts: TINY_EXPERTS,
+        ..TINY
+    },
+    Shape {
+        name: "tiny-mistral4",
+        arch: &experts::deepseek2::MISTRAL4,
         kv_heads: 1,
         tied: false,
         yarn: 4,

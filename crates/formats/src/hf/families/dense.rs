@@ -182,11 +182,7 @@ pub(crate) static MISTRAL3: Family = Family {
     keys: &[&[key("llama_4_scaling_beta", "attention.temperature_scale", OptionalFloat)]],
     tensors: &[&PAIRED_HEADS],
     prepare: |import| {
-        let parameters = import.config.object("rope_parameters")?;
-        let beta = parameters.map(|p| p.optional_f64("llama_4_scaling_beta")).transpose()?.flatten();
-        if let Some(beta) = beta {
-            import.set("attention.temperature_scale", Value::Float(beta));
-        }
+        import.set_temperature()?;
         limit_context(import)
     },
 };
@@ -219,6 +215,14 @@ pub(crate) static STARCODER2: Family = Family {
         import.want_text("hidden_act", "gelu_pytorch_tanh")?;
         limit_context(import)
     },
+};
+
+pub(crate) static JAIS2: Family = Family {
+    names: &["Jais2ForCausalLM"],
+    arch: "jais2",
+    keys: &[&[key("layer_norm_eps", "attention.layer_norm_epsilon", Float)]],
+    tensors: &[],
+    prepare: |import| import.want_text("hidden_act", "relu2"),
 };
 
 pub(crate) static STABLELM: Family = Family {
@@ -265,6 +269,16 @@ impl Import {
             return Err(self.config.wrong("layer_types", &want));
         }
         self.set("attention.sliding_window", Value::Uint(window));
+        Ok(())
+    }
+
+    /// How scores grow with the position, if they do.
+    pub(super) fn set_temperature(&mut self) -> Result<(), FormatError> {
+        let parameters = self.config.object("rope_parameters")?;
+        let beta = parameters.map(|p| p.optional_f64("llama_4_scaling_beta")).transpose()?.flatten();
+        if let Some(beta) = beta {
+            self.set("attention.temperature_scale", Value::Float(beta));
+        }
         Ok(())
     }
 

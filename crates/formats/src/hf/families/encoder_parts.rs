@@ -62,6 +62,14 @@ impl Import {
         }
     }
 
+    /// The same for a number.
+    pub(super) fn want_usize(&self, key: &str, want: u64) -> Result<(), FormatError> {
+        match self.config.optional_usize(key)? {
+            Some(found) if found != want => Err(self.config.wrong(key, &want.to_string())),
+            _ => Ok(()),
+        }
+    }
+
     /// The number of types of tokens.
     pub(super) fn set_types(&mut self) -> Result<(), FormatError> {
         let types = self.config.optional_usize("type_vocab_size")?.unwrap_or(0);

@@ -80,6 +80,15 @@ pub(crate) static GLM4_MOE: Family = Family {
     },
 };
 
+pub(crate) static SOLAR_OPEN: Family = Family {
+    names: &["SolarOpenForCausalLM"],
+    arch: "glm4moe",
+    // all layers have experts
+    keys: &[EXPERT_KEYS, &[key("moe_intermediate_size", "feed_forward_length", Uint)]],
+    tensors: GLM4_MOE.tensors,
+    prepare: GLM4_MOE.prepare,
+};
+
 pub(crate) static GPT_OSS: Family = Family {
     names: &["GptOssForCausalLM"],
     arch: "gpt-oss",
@@ -249,17 +258,9 @@ pub(crate) static MAPLE: Family = Family {
         import.want_bool("use_bias", false)?;
         import.want_bool("norm_topk_prob", true)?;
         let layers = import.layers()?;
-        let kinds = import.config.optional_strings("layer_types")?.unwrap_or_default();
-        let known = |kind: &&str| ["sliding_attention", "full_attention"].contains(kind);
-        if kinds.len() as u64 != layers || !kinds.iter().all(known) {
-            let want = format!("sliding_attention or full_attention for each of {layers} layers");
-            return Err(import.config.wrong("layer_types", &want));
-        }
-        let is_local = kinds.iter().map(|kind| *kind == "sliding_attention").collect();
+        import.set_local_layers(None)?;
         // only layers with a window are rotated
         let rotated = import.rotated_columns(None)?;
-        import.set("attention.sliding_window_pattern", Value::Bools(is_local));
-        import.set("attention.sliding_window", Value::Uint(import.config.usize("sliding_window")?));
         import.set("rope.dimension_count", Value::Uint(0));
         import.set("rope.dimension_count_swa", Value::Uint(rotated));
         import.set("expert_gating_func", Value::Uint(SOFTMAX));

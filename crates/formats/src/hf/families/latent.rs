@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3 and models of their shape: latent keys and values.
+//! DeepSeek V2 and V3, Mistral Small 4 and models of their shape: latent keys and values.
 
 use super::super::family::Kind::{OptionalUint, Uint};
 use super::super::family::{EXPERT_KEYS, Family, Key, Rule, key, rule};
@@ -35,6 +35,17 @@ pub(crate) static DEEPSEEK3: Family = Family {
     keys: &[KEYS, EXPERT_KEYS],
     tensors: &[TENSORS],
     prepare: |import| prepare(import, SIGMOID),
+};
+
+pub(crate) static MISTRAL4: Family = Family {
+    names: &["Mistral4ForCausalLM"],
+    arch: "mistral4",
+    keys: &[KEYS, EXPERT_KEYS],
+    tensors: &[TENSORS],
+    prepare: |import| {
+        import.set_temperature()?;
+        prepare(import, SOFTMAX)
+    },
 };
 
 fn prepare(import: &mut Import, gating: u64) -> Result<(), FormatError> {

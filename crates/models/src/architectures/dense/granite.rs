@@ -1,5 +1,5 @@
 //! Granite 3 and 4, without state, dense or with experts: factors on embeddings,
-//! scores, residuals and logits.
+//! scores, residuals and logits; some have a window and a sink per head.
 
 use tern_graph::{Gating, RopeStyle, Val};
 
@@ -33,12 +33,43 @@ pub(crate) static GRANITE_MOE: Arch = Arch {
     },
 };
 
+pub(crate) static GRANITE_SWA: Arch = Arch {
+    name: "granite_swa",
+    build: build_local,
+    synthetic: Synthetic {
+        extends: Some(&GRANITE.synthetic),
+        tensors: &["attn_sinks.weight"],
+        keys: &[
+            ("attention.sliding_window", Number::Integer(8)),
+            ("attention.sliding_window_pattern", Number::PerLayer(&[false, true, true, true])),
+            ("attention.rope_pattern", Number::PerLayer(&[false, true, true, true])),
+        ],
+        embedding_gain: 1.0,
+        ..Synthetic::PLAIN
+    },
+};
+
 /// Rotation base of files without the key.
 const ROPE_BASE: f32 = 10_000.0;
 
 fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let style = b.granite_attention()?;
     b.granite_decoder(|b, x, layer| b.attention(x, layer, style))
+}
+
+fn build_local(b: &mut Build<'_>) -> Result<(), ModelError> {
+    let layers = b.config.layers;
+    let full = AttentionStyle { sinks: true, ..b.granite_attention()? };
+    let local = AttentionStyle { window: Some(b.window()?), ..full };
+    let pattern = "attention.sliding_window_pattern";
+    let is_local = b.keys().bool_per_layer(pattern, layers)?.ok_or_else(|| b.missing(pattern))?;
+    let rotated = b.keys().bool_per_layer("attention.rope_pattern", layers)?;
+    let is_rotated = |layer: usize| rotated.as_ref().is_none_or(|rotated| rotated[layer]);
+    b.granite_decoder(|b, x, layer| {
+        let style = if is_local[layer] { local } else { full };
+        let table = style.table.filter(|_| is_rotated(layer));
+        b.attention(x, layer, AttentionStyle { table, ..style })
+    })
 }
 
 impl Build<'_> {

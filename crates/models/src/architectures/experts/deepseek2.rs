@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, GLM 4.7 Flash, Kimi K2: latent attention, and experts in groups with
+//! DeepSeek V2 and V3, GLM 4.7 Flash, Kimi K2, Mistral Small 4: latent attention, and experts in groups with
 //! some that all tokens share.
 
 use tern_graph::{Gating, RopeStyle};
@@ -28,6 +28,17 @@ pub(crate) static DEEPSEEK2: Arch = Arch {
             ("expert_weights_norm", Number::Bool(true)),
             ("expert_weights_scale", Number::Float(1.5)),
         ],
+        ..Synthetic::PLAIN
+    },
+};
+
+/// Mistral Small 4: scores grow with the position.
+pub(crate) static MISTRAL4: Arch = Arch {
+    name: "mistral4",
+    build,
+    synthetic: Synthetic {
+        extends: Some(&DEEPSEEK2.synthetic),
+        keys: &[("attention.temperature_scale", Number::Float(0.3))],
         ..Synthetic::PLAIN
     },
 };

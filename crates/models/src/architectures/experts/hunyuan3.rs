@@ -25,8 +25,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
     let experts = b.expert_style(Gating::Sigmoid, true)?;
     // files need not have the keys: their tensors say it
-    let is_routed = |layer: &usize| b.has(&format!("blk.{layer}.ffn_gate_inp.weight"));
-    let first_layer = (0..b.config.layers).find(is_routed).unwrap_or(b.config.layers);
+    let first_layer = b.first_routed_layer();
     let shared = b.rows(&format!("blk.{first_layer}.ffn_up_shexp.weight")).unwrap_or(0);
     let experts = Some(ExpertStyle { first_layer, shared_ff: shared, ..experts });
     b.decoder(&LayerStyle { experts, ..LayerStyle::PRE_NORM }, |_| style)?;

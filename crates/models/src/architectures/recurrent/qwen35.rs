@@ -3,7 +3,7 @@
 
 use tern_graph::{Gating, KeyHeads, RopeStyle};
 
-use crate::layers::{AttentionStyle, LayerStyle, Leftover, QkNorm};
+use crate::layers::{AttentionStyle, Gate, LayerStyle, Leftover, QkNorm};
 use crate::{Arch, Build, ModelError, Number, Synthetic};
 
 /// Sizes of the tiny shapes of tests, and decays that leave some memory.
@@ -91,7 +91,7 @@ fn build(b: &mut Build<'_>, experts: bool) -> Result<(), ModelError> {
     let table = b.sections(table, Leftover::Still)?;
     let scale = b.attention_scale()?;
     let style = AttentionStyle {
-        gated: true,
+        gate: Some(Gate::Queries),
         ..AttentionStyle::full(RopeStyle::Halves, table, QkNorm::Heads, scale)
     };
     let layers = LayerStyle {

@@ -3,7 +3,7 @@
 
 use tern_graph::{Gating, KeyHeads, RopeStyle};
 
-use crate::layers::{AttentionStyle, LayerStyle, QkNorm};
+use crate::layers::{AttentionStyle, Gate, LayerStyle, QkNorm};
 use crate::{Arch, Build, ModelError};
 
 pub(crate) static QWEN3_NEXT: Arch =
@@ -16,7 +16,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let base = b.keys().f32("rope.freq_base")?;
     let (table, scale) = (b.rope_table(base)?, b.attention_scale()?);
     let style = AttentionStyle {
-        gated: true,
+        gate: Some(Gate::Queries),
         ..AttentionStyle::full(RopeStyle::Halves, table, QkNorm::Heads, scale)
     };
     let layers = LayerStyle {
