@@ -191,7 +191,7 @@ fn recurrent_kernels_compile() {
     }
 }
 
-/// Every kernel compiles for every generation of GPUs, without a GPU, and spills few registers.
+/// Every kernel compiles for every generation of GPUs, without a GPU, and spills few registers on an H200.
 #[test]
 fn every_kernel_compiles_for_every_generation() {
     let Some(nvrtc) = nvrtc("every_kernel_compiles_for_every_generation") else { return };
@@ -379,7 +379,14 @@ fn every_kernel_compiles_for_every_generation() {
     let next = AtomicUsize::new(0);
     let compile_all = || {
         while let Some((name, source, architecture)) = compiled.get(next.fetch_add(1, Ordering::Relaxed)) {
-            compile(&nvrtc, name, source, architecture);
+            // linears leave it to the optimizer to remove the instructions of other generations
+            if *architecture == "sm_90a" || name.starts_with("linear") {
+                compile(&nvrtc, name, source, architecture);
+            } else {
+                let mut options = compile_options(architecture, false);
+                options.push("--Ofast-compile=max".into()); // takes a fifth of the time
+                nvrtc.compile(name, source, &options).unwrap();
+            }
         }
     };
     let threads = thread::available_parallelism().map_or(1, |n| n.get());
