@@ -15,7 +15,7 @@ use tern::engine::{Event, Finish, Handle, Request, Sampled, Sampling, Stats, Tok
 use tern::graph::Random;
 
 pub(crate) use deviation::Deviation;
-pub(super) use deviation::{DEVIATIONS, square_of_differences};
+pub(super) use deviation::{DEVIATIONS, LARGEST_STEP, square_of_differences};
 use gap::gap;
 pub(crate) use monitor::{MonitoredRunner, SIZES, StepMonitor, Steps};
 pub(crate) use outcome::{Difference, Explained, Failure, Outcome};

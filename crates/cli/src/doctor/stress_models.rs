@@ -7,7 +7,9 @@ use std::time::Duration;
 use tern::engine::{Capacity, Engine, Limits, StateCapacity};
 use tern::{Context, OpenedModel, PAGE_LEN, units};
 
-use super::stress::{Deviation, Failure, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress};
+use super::stress::{
+    Deviation, Failure, LARGEST_STEP, MonitoredRunner, Outcome, Plan, SIZES, Sizes, StepMonitor, stress,
+};
 use crate::args::DoctorArgs;
 use crate::error::{CliError, CliResult};
 
@@ -96,7 +98,7 @@ fn one(
     };
     // scarce, so that sequences are preempted
     let pages = sizes.longest().div_ceil(PAGE_LEN).max(STREAM_PAGES * plan.streams);
-    let max_outputs = plan.streams * (1 + plan.drafts);
+    let max_outputs = (plan.streams * (1 + plan.drafts)).max(LARGEST_STEP.min(sizes.step_tokens));
     let capacity = Capacity {
         pages,
         page_len: PAGE_LEN,
@@ -112,7 +114,8 @@ fn one(
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     if args.model.device.gpu().is_some() && !args.model.reproducible {
-        let measured = deviation.insert(Deviation::measure(&mut runner, sizes.vocab, plan.seed)?);
+        let measured = Deviation::measure(&mut runner, sizes.vocab, sizes.longest(), plan.seed)?;
+        let measured = deviation.insert(measured);
         plan.tie = measured.tie();
         if measured.divergence > DIVERGENCE && !has_experts {
             return Err(CliError::message(format!(

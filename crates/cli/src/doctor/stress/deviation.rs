@@ -4,12 +4,12 @@
 use tern::engine::{EngineError, GraphRunner};
 use tern::graph::{Random, divergence};
 
-/// Random texts, and tokens of each.
-const TEXTS: usize = 3;
-const POSITIONS: usize = 48;
+/// Tokens of random texts. Attention to the last tokens of a long one is computed in slices.
+const TEXTS: [usize; 3] = [48, 48, 400];
 /// Tokens per step that are compared: a GPU has its own kernels for one, two, up to
 /// four, up to eight, and more.
-const STEPS: [usize; 5] = [1, 2, 4, 8, usize::MAX];
+const STEPS: [usize; 5] = [1, 2, 4, 8, LARGEST_STEP];
+pub(crate) const LARGEST_STEP: usize = 48;
 /// A choice between two tokens is a near tie if their logits differ by at most this many
 /// deviations. Deviations are normally distributed: five are exceeded once in two million choices,
 /// most of which have larger gaps.
@@ -28,16 +28,18 @@ pub(crate) struct Deviation {
 }
 
 impl Deviation {
-    /// Compares steps of several sizes with steps of one token. Nothing else may be in flight.
+    /// Compares steps of several sizes with steps of one token: the runner should have outputs for the
+    /// largest. Nothing else may be in flight.
     pub(crate) fn measure(
         runner: &mut GraphRunner,
         vocab: usize,
+        longest: usize,
         seed: u64,
     ) -> Result<Deviation, EngineError> {
         let mut random = Random::new(seed);
         let (mut squares, mut divergences) = (vec![], vec![]);
-        for _ in 0..TEXTS {
-            let tokens = super::requests::tokens(&mut random, vocab, POSITIONS);
+        for length in TEXTS {
+            let tokens = super::requests::tokens(&mut random, vocab, length.min(longest));
             let mut rows = |most| -> Result<Vec<Vec<f32>>, EngineError> {
                 let mut rows = vec![];
                 runner.logits_in_steps(&tokens, most, |_, row| rows.push(row.to_vec()))?;
