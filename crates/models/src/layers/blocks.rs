@@ -34,11 +34,17 @@ impl Build<'_> {
         Ok(window)
     }
 
+    /// Which layers have a window, as the file lists them.
+    pub(crate) fn listed_local_layers(&self) -> Result<Vec<bool>, ModelError> {
+        let pattern = "attention.sliding_window_pattern";
+        self.keys().bool_per_layer(pattern, self.config.layers)?.ok_or_else(|| self.missing(pattern))
+    }
+
     /// Which layers have a window: those that the file lists, or all but the last of each run of `length`.
     pub(crate) fn local_layers(&self, length: usize) -> Result<Vec<bool>, ModelError> {
         let (keys, layers, name) = (self.keys(), self.config.layers, "attention.sliding_window_pattern");
         if let Some(Value::Bools(_)) = keys.metadata.get(&keys.key(name)) {
-            return Ok(keys.bool_per_layer(name, layers)?.unwrap_or_default());
+            return self.listed_local_layers();
         }
         match keys.usizes(name)?.as_deref() {
             // 0 for full attention

@@ -141,8 +141,7 @@ fn has_experts(b: &Build<'_>, layer: usize) -> bool {
 /// The attention of each layer.
 fn attention_styles(b: &mut Build<'_>) -> Result<Vec<AttentionStyle>, ModelError> {
     let layers = b.config.layers;
-    let pattern = "attention.sliding_window_pattern";
-    let is_local = b.keys().bool_per_layer(pattern, layers)?.ok_or_else(|| b.missing(pattern))?;
+    let is_local = b.listed_local_layers()?;
     let heads = b.sizes_per_layer("attention.head_count", 1 << 14)?;
     let kv_heads = b.sizes_per_layer("attention.head_count_kv", 1 << 14)?;
     let base = b.keys().f32("rope.freq_base")?;

@@ -61,8 +61,7 @@ fn build_local(b: &mut Build<'_>) -> Result<(), ModelError> {
     let layers = b.config.layers;
     let full = AttentionStyle { sinks: true, ..b.granite_attention()? };
     let local = AttentionStyle { window: Some(b.window()?), ..full };
-    let pattern = "attention.sliding_window_pattern";
-    let is_local = b.keys().bool_per_layer(pattern, layers)?.ok_or_else(|| b.missing(pattern))?;
+    let is_local = b.listed_local_layers()?;
     let rotated = b.keys().bool_per_layer("attention.rope_pattern", layers)?;
     let is_rotated = |layer: usize| rotated.as_ref().is_none_or(|rotated| rotated[layer]);
     b.granite_decoder(|b, x, layer| {

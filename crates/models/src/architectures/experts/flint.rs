@@ -26,8 +26,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let style = b.uniform_style(RopeStyle::Halves, base, QkNorm::Heads)?;
     let local = AttentionStyle { sinks: true, window: Some(b.window()?), ..style };
     let full = AttentionStyle { sinks: true, table: None, ..style };
-    let pattern = "attention.sliding_window_pattern";
-    let is_local = b.keys().bool_per_layer(pattern, b.config.layers)?.ok_or_else(|| b.missing(pattern))?;
+    let is_local = b.listed_local_layers()?;
     let experts = Some(b.expert_style(Gating::Sigmoid, true)?);
     let layers = LayerStyle { experts, ..LayerStyle::PRE_NORM };
     b.decoder(&layers, |layer| if is_local[layer] { local } else { full })?;

@@ -37,8 +37,7 @@ fn build(b: &mut Build<'_>) -> Result<(), ModelError> {
     let full = AttentionStyle { table: None, ..style };
     let local_base = b.keys().optional_f32("rope.freq_base_swa")?.unwrap_or(base);
     let local = AttentionStyle { table: Some(b.rope_table(local_base)?), window: Some(b.window()?), ..style };
-    let key = "attention.sliding_window_pattern";
-    let is_local = b.keys().bool_per_layer(key, layers)?.ok_or_else(|| b.missing(key))?;
+    let is_local = b.listed_local_layers()?;
     let clamps = b.keys().f32_per_layer("swiglu_clamp_exp", layers)?.unwrap_or_else(|| vec![CLAMP; layers]);
     let clamp = clamps[0];
     if clamps.iter().any(|c| *c != clamp) {
