@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tern::formats::quantize::{Keep, Recipe};
-use tern::{AdapterFile, DRAFT_MAX, Device, ExpertPlacement, Speculation};
+use tern::{Activations, AdapterFile, DRAFT_MAX, Device, ExpertPlacement, Speculation};
 
 pub(crate) use self::batch::BatchArgs;
 pub(crate) use self::bench::{
@@ -143,6 +143,10 @@ pub(crate) struct ModelArgs {
     /// Make texts on a GPU independent of other requests, bit for bit, as they always are on the CPU; slower
     #[arg(long)]
     pub(crate) reproducible: bool,
+    /// Inputs of linears in steps of more than 128 tokens on a GPU: f16, or int8 for weights of one or two bits,
+    /// which makes prompts faster and less exact
+    #[arg(long, value_name = "TYPE", default_value_t = Activations::default())]
+    pub(crate) activations: Activations,
     /// Where the experts of a mixture of experts are: device; cpu for host memory, where the CPU computes
     /// them while a GPU runs the rest; cpu:N for those of the first N layers; auto for as few layers in host
     /// memory as the GPU requires

@@ -14,7 +14,7 @@ use std::path::Path;
 use tern::cuda::Nvrtc;
 use tern::graph::Backend;
 use tern::graph::cases::{self, Case};
-use tern::{Device, environment, units};
+use tern::{Activations, Device, environment, units};
 
 use self::threads::in_parallel;
 use self::verdicts::Verdicts;
@@ -26,6 +26,8 @@ const F16_SCALES: f32 = 5e-4;
 /// The same if weights become halves in steps of all sizes: scales times codes are rounded
 /// once more, by up to 2^-11.
 const F16_WEIGHTS: f32 = 1e-3;
+/// The same if activations are bytes with a scale per 512 columns: half a step is 1/254 of the largest one.
+const BYTES: f32 = 2e-2;
 
 pub(crate) fn doctor(args: &DoctorArgs) -> CliResult<()> {
     let mut out = std::io::stdout().lock();
@@ -113,6 +115,7 @@ fn ops(args: &DoctorArgs, out: &mut impl Write) -> CliResult<()> {
         let limit = match device {
             Device::Cpu => case.tolerance,
             _ if args.model.reproducible => case.tolerance.max(F16_WEIGHTS),
+            _ if args.model.activations == Activations::Int8 && case.allows_bytes() => BYTES,
             _ => case.tolerance.max(F16_SCALES),
         };
         let error = match backend {

@@ -145,6 +145,7 @@ impl ModelArgs {
             device: self.device,
             threads: self.threads,
             reproducible: self.reproducible,
+            activations: self.activations,
             experts: self.experts,
             speculation: self.speculate,
             draft_max: self.draft_max,
@@ -195,7 +196,8 @@ impl ModelArgs {
     }
 
     pub(crate) fn device_options(&self) -> DeviceOptions {
-        DeviceOptions { threads: self.threads, reproducible: self.reproducible }
+        let ModelArgs { threads, reproducible, activations, .. } = *self;
+        DeviceOptions { threads, reproducible, activations }
     }
 
     /// Opens the model, or the one with random weights that `synthetic` names.

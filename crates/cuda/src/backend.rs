@@ -8,6 +8,7 @@ use tern_graph::{
     KvSpec, Plan, Program, Reserve, Roles, StateSpec, Step, StepOutput, Ticket,
 };
 
+use crate::arithmetic::Arithmetic;
 use crate::bandwidth;
 use crate::driver::{Compiler, Device, SearchPaths, Staging};
 use crate::kv::{Kv, KvMemory};
@@ -28,9 +29,8 @@ pub struct CudaOptions {
     pub paths: SearchPaths,
     /// The folder in which compiled kernels are cached.
     pub cache: Option<PathBuf>,
-    /// Whether every row's result is independent of the other rows of a step, bit for bit: steps of all sizes
-    /// then have the same kernels, which add in the same order.
-    pub reproducible: bool,
+    /// How results are computed.
+    pub arithmetic: Arithmetic,
 }
 
 /// Runs graphs on an NVIDIA GPU.
@@ -64,8 +64,8 @@ struct Submitted {
 impl Cuda {
     /// Opens GPU `ordinal`.
     pub fn open(ordinal: usize, options: CudaOptions) -> Result<Cuda> {
-        let CudaOptions { paths, cache, reproducible } = options;
-        let device = Device::open(ordinal, reproducible)?;
+        let CudaOptions { paths, cache, arithmetic } = options;
+        let device = Device::open(ordinal, arithmetic)?;
         let compiler = Compiler::new(Arc::clone(&device), paths, cache);
         let staging = Staging::new(&device);
         Ok(Cuda {
@@ -257,7 +257,7 @@ impl Backend for Cuda {
     }
 
     fn adapts_all_steps(&self) -> bool {
-        self.device.reproducible
+        self.device.arithmetic.reproducible
     }
 
     fn runs_ahead(&self) -> bool {

@@ -50,7 +50,14 @@ fn expert_step(format: &'static Quant, sizes: ExpertSizes) -> String {
 /// What an H200 offers, but for the instructions of a generation.
 fn limits(architecture: &str, reproducible: bool) -> Limits {
     let warpgroups = architecture == "sm_90a";
-    Limits { processors: 132, shared_memory: 227 << 10, clusters: true, warpgroups, reproducible }
+    Limits {
+        processors: 132,
+        shared_memory: 227 << 10,
+        clusters: true,
+        warpgroups,
+        reproducible,
+        bytes: warpgroups,
+    }
 }
 
 /// The compiler of TERN_TEST_TOOLS, or a line that says why a test is skipped.
@@ -93,7 +100,8 @@ fn reproducible_kernels_compile() {
     for quant in [&tern_quant::PQ2_0, &Q4_K] {
         let config = KernelConfig { formats: vec![Layout::of(quant).unwrap()], ..KernelConfig::default() };
         for (tokens, segments, gated) in [(8, 1, 0), (128, 4, 0), (256, 1, 1)] {
-            let key = KernelKey { format: 0, tokens, row_warps: 8, segments, gated, experts: false };
+            let key =
+                KernelKey { format: 0, tokens, row_warps: 8, segments, gated, experts: false, bytes: false };
             let source = linear_source(&config, key, &limits("sm_90a", true));
             sources.push((format!("{quant} {tokens} {segments}"), source.text()));
         }
@@ -277,6 +285,7 @@ fn every_kernel_compiles_for_every_generation() {
                     segments: 1,
                     gated,
                     experts: false,
+                    bytes: false,
                 };
                 linears.push((name, config.clone(), key));
             }
@@ -288,14 +297,35 @@ fn every_kernel_compiles_for_every_generation() {
         let config = KernelConfig { formats, attentions: vec![shapes[0]], page_len: 32 };
         sources.extend([2, 4].map(|tokens| ("few tokens", step(&config, tokens))));
         for row_warps in [16, 20] {
-            let key = KernelKey { format: 0, tokens: 32, row_warps, segments: 1, gated: 1, experts: false };
+            let key = KernelKey {
+                format: 0,
+                tokens: 32,
+                row_warps,
+                segments: 1,
+                gated: 1,
+                experts: false,
+                bytes: false,
+            };
             linears.push(("linear of tall tiles", config.clone(), key));
+        }
+        for gated in [0, 1] {
+            let key = KernelKey {
+                format: 0,
+                tokens: 128,
+                row_warps: 8,
+                segments: 1,
+                gated,
+                experts: false,
+                bytes: true,
+            };
+            linears.push(("linear of bytes", config.clone(), key));
         }
     }
     let experts =
         KernelConfig { formats: vec![Layout::of(&tern_quant::Q4_K).unwrap()], ..KernelConfig::default() };
     for (tokens, gated) in [(8, 0), (48, 1), (128, 1)] {
-        let key = KernelKey { format: 0, tokens, row_warps: 8, segments: 1, gated, experts: true };
+        let key =
+            KernelKey { format: 0, tokens, row_warps: 8, segments: 1, gated, experts: true, bytes: false };
         linears.push(("linear of another format", experts.clone(), key));
     }
     for (i, shape) in shapes.iter().enumerate() {

@@ -21,6 +21,7 @@ const LIMITS: Limits = Limits {
     clusters: true,
     warpgroups: true,
     reproducible: false,
+    bytes: true,
 };
 /// Heads, and the matrices of recurrent layers.
 const HEAD_DIM: usize = 128;
@@ -32,7 +33,15 @@ pub(crate) fn typical() -> Vec<KernelSource> {
     let formats = formats.iter().filter_map(|quant| Layout::of(quant)).collect();
     let heads = AttentionShape { head_dim: HEAD_DIM, v_dim: HEAD_DIM, queries: 4, capped: false };
     let config = KernelConfig { formats, attentions: vec![heads], page_len: 32 };
-    let key = KernelKey { format: 0, tokens: 128, row_warps: 8, segments: 1, gated: 1, experts: false };
+    let key = KernelKey {
+        format: 0,
+        tokens: 128,
+        row_warps: 8,
+        segments: 1,
+        gated: 1,
+        experts: false,
+        bytes: false,
+    };
     let attention = KernelShape {
         head_dim: HEAD_DIM,
         v_dim: HEAD_DIM,
@@ -51,6 +60,7 @@ pub(crate) fn typical() -> Vec<KernelSource> {
         fused_step(&config, 8),
         launches,
         linear_source(&config, key, &LIMITS),
+        linear_source(&config, KernelKey { format: 1, bytes: true, ..key }, &LIMITS),
         attention.source(SHARED_MEMORY),
         recurrent_source(STATE_ROWS),
     ];

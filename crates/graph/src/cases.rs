@@ -101,6 +101,13 @@ impl Case {
         }
     }
 
+    /// Whether a backend may round activations to bytes: weights have one or two bits, and a step is larger
+    /// than those of decoding.
+    pub fn allows_bytes(&self) -> bool {
+        let few_bits = |t: &HostTensor| t.quant().codes().is_some_and(|c| c.most - c.least <= 3);
+        self.steps.iter().any(|step| step.tokens.len() > 128) && self.weights.iter().any(few_bits)
+    }
+
     /// All outputs of all steps on a backend.
     pub fn run(&self, backend: &mut dyn Backend) -> Result<Vec<f32>, BackendError> {
         let mut run = self.prepare(backend)?;

@@ -19,6 +19,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("device", |options, value| Ok(options.device = text(value)?)),
     ("threads", |options, value| Ok(options.threads = Some(positive(value)?))),
     ("reproducible", |options, value| Ok(options.reproducible = value.extract()?)),
+    ("activations", |options, value| Ok(options.activations = text(value)?)),
     ("context", |options, value| Ok(options.context = Context::Exactly(positive(value)?))),
     ("experts", |options, value| Ok(options.experts = text(value)?)),
     ("speculate", |options, value| Ok(options.speculation = text(value)?)),

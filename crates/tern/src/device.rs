@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tern_cpu::Cpu;
-use tern_cuda::{Cuda, CudaOptions};
+use tern_cuda::{Activations, Arithmetic, Cuda, CudaOptions};
 use tern_graph::Backend;
 
 use crate::{Error, environment, machine};
@@ -41,6 +41,8 @@ pub struct DeviceOptions {
     /// Whether a sequence's results are independent of the other sequences of a step on a GPU, bit for bit.
     /// On the CPU they always are.
     pub reproducible: bool,
+    /// The inputs of linears in large steps on a GPU.
+    pub activations: Activations,
 }
 
 impl FromStr for Device {
@@ -72,11 +74,12 @@ impl fmt::Display for Device {
 impl Device {
     /// Opens it. A GPU that was requested is never replaced by the CPU.
     pub fn open(self, options: DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-        let DeviceOptions { threads, reproducible } = options;
+        let DeviceOptions { threads, reproducible, activations } = options;
         match self.gpu() {
             Some(ordinal) => {
                 let (paths, cache) = (environment::nvrtc_paths(), environment::kernel_cache());
-                Ok(Box::new(Cuda::open(ordinal, CudaOptions { paths, cache, reproducible })?))
+                let arithmetic = Arithmetic { reproducible, activations };
+                Ok(Box::new(Cuda::open(ordinal, CudaOptions { paths, cache, arithmetic })?))
             }
             None => Ok(Box::new(Cpu::new(machine::threads(threads))?)),
         }

@@ -94,6 +94,7 @@ pub use rerank::{Pair, RerankTemplate, Reranker, ScoreResult};
 pub use sampling::PartialSampling;
 pub use speculation::Speculation;
 pub use stream::TextStream;
+pub use tern_cuda::Activations;
 pub use tern_engine::{AdapterScales, Pooling, Sampled, Sampling};
 pub use tern_grammar::Grammar;
 pub use tern_graph::KvCells;

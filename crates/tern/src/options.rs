@@ -1,5 +1,6 @@
 //! How a model is loaded.
 
+use tern_cuda::Activations;
 use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
 use tern_graph::KvCells;
@@ -39,6 +40,8 @@ pub struct LoadOptions {
     /// Whether a text is independent of other requests on a GPU, bit for bit: slower.
     /// On the CPU it always is.
     pub reproducible: bool,
+    /// The inputs of linears in steps of more than 128 tokens on a GPU.
+    pub activations: Activations,
     /// Tokens that one sequence may have, prompt and answer together.
     pub context: Context,
     /// Where the experts of a mixture of experts are.
@@ -163,7 +166,8 @@ fn most_within(limit: u64, least: usize, most: usize, bytes: impl Fn(usize) -> u
 impl LoadOptions {
     /// How its device is opened.
     pub fn device_options(&self) -> DeviceOptions {
-        DeviceOptions { threads: self.threads, reproducible: self.reproducible }
+        let LoadOptions { threads, reproducible, activations, .. } = *self;
+        DeviceOptions { threads, reproducible, activations }
     }
 
     /// State slots of `slot` bytes each, on a device with `free` bytes: for all sequences, or for as many as
@@ -183,6 +187,7 @@ impl Default for LoadOptions {
             device: Device::Auto,
             threads: None,
             reproducible: false,
+            activations: Activations::default(),
             context: Context::AtMost(USUAL_CONTEXT),
             experts: ExpertPlacement::Auto,
             kv_cells: None,

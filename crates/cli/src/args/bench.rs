@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use tern::Device;
+use tern::{Activations, Device};
 
 use super::values::{self, positive};
 use super::{BenchEmbedArgs, BenchServeArgs, ModelArgs, SamplingArgs};
@@ -132,6 +132,9 @@ pub(crate) struct BenchOpsArgs {
     /// Time the kernels of --reproducible
     #[arg(long)]
     pub(crate) reproducible: bool,
+    /// Time the kernels of --activations
+    #[arg(long, value_name = "TYPE", default_value_t = Activations::default())]
+    pub(crate) activations: Activations,
     /// Only cases whose name contains this
     pub(crate) filter: Option<String>,
     /// Print one JSON object

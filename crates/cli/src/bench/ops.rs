@@ -17,8 +17,8 @@ const MIN_SECONDS: f64 = 0.2;
 
 pub(crate) fn bench_ops(args: &BenchOpsArgs) -> CliResult<()> {
     let cases = selected(cases::timed(), args.filter.as_deref())?;
-    let mut device =
-        args.device.open(DeviceOptions { threads: args.threads, reproducible: args.reproducible })?;
+    let BenchOpsArgs { threads, reproducible, activations, .. } = *args;
+    let mut device = args.device.open(DeviceOptions { threads, reproducible, activations })?;
     let bandwidth = device.read_bandwidth();
     let mut out = std::io::stdout().lock();
     let mut results = vec![];

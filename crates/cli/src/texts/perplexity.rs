@@ -18,7 +18,9 @@ use crate::args::PerplexityArgs;
 use crate::error::{CliError, CliResult};
 use crate::load;
 
-/// Rows of logits per step: those of a large vocabulary take much memory.
+/// Logits per step, 128 MiB of them, ...
+const STEP_LOGITS: usize = 1 << 25;
+/// ... and the fewest rows, of any vocabulary.
 const STEP_OUTPUTS: usize = 64;
 
 pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
@@ -90,7 +92,8 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> CliResult<()> {
 /// The model on a device, for one chunk at a time.
 fn runner(args: &PerplexityArgs, opened: OpenedModel, backend: Box<dyn Backend>) -> CliResult<GraphRunner> {
     let tokens = backend.info().step_tokens.min(opened.context());
-    chunks::runner(opened, backend, (tokens, tokens.min(STEP_OUTPUTS)), &args.model.progress())
+    let outputs = (STEP_LOGITS / opened.model.config.vocab.max(1)).max(STEP_OUTPUTS);
+    chunks::runner(opened, backend, (tokens, tokens.min(outputs)), &args.model.progress())
 }
 
 /// The reference of a comparison, which must have the same tokens.

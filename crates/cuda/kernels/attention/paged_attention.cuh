@@ -632,8 +632,8 @@ struct PagedAttention {
             int row = token * HEADS + column / OUT;
             return sums[row * SUM_STRIDE + column % OUT] * factors[row];
         };
-        if (OUT == VALUES && (order == BYTES_ORDER || (first % 128 == 0 && columns % 128 == 0))) { // the same columns
-                                                                                                   // and positions
+        if (OUT == VALUES && (order != BITS_ORDER || (first % 128 == 0 && columns % 128 == 0))) { // the same columns
+                                                                                                  // and positions
             for (int i = thread; i < b.work.tokens * (columns / 8); i += THREADS) {
                 int token = i / (columns / 8), column = i % (columns / 8) * 8,
                     at = first + column / V * VALUES + column % V;

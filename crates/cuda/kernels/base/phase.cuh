@@ -41,8 +41,7 @@ DEVICE int expert_of(const float* route, int experts, int used, int token, int i
 // Applies factor, scale and bias of a part to the sum of one of its rows; SCALE, BIAS: whether it may have them.
 template <bool SCALE = true, bool BIAS = true>
 DEVICE float finished(const Part& part, float sum, float factor, int row, int expert = 0) {
-    sum *= factor * part.factor;
-    if (SCALE && part.scale) sum *= part.scale[expert];
+    sum *= factor * (SCALE && part.scale ? part.factor * part.scale[expert] : part.factor);
     return BIAS && part.bias ? sum + part.bias[(long)expert * part.rows + row] : sum;
 }
 

@@ -402,6 +402,7 @@ DEVICE void send_floats4(u32 to, const float (&v)[4], u32 gate) {
 
 // Products of a whole warpgroup, if HAS_WGMMA; the host adds Wgmma<N> for the sizes in use (src/shared/wgmma.rs).
 template <int N> struct Wgmma;
+template <int N> struct WgmmaBytes;
 
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

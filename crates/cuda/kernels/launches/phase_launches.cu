@@ -8,6 +8,7 @@
 #include "phases/small_phases.cuh"
 #include "attention/heads.cuh"
 #include "phases/argmax.cuh"
+#include "x/byte_x.cuh"
 #include "x/half_x.cuh"
 
 constexpr int ATTEND_WARPS = ATTEND_THREADS / 32;
@@ -59,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int k = column_at(p.x.order, position + i);
-            v[i] = k < a.cols ? load_float(from + k) : 0.f;
+            v[i] = k < a.cols ? from[k] : 0.f; // through L1: a warp's columns are whole sectors only together
         }
     };
     auto each = [&](auto held_ones, auto others) {
@@ -106,6 +107,50 @@ extern "C" __global__ void __launch_bounds__(PREPARE_THREADS) prepare(const __gr
              float v[4];
              load(v, position), store(v, position);
          });
+}
+
+// x of a linear as bytes, after its norm: a block makes a row, from floats or from halves that were passed.
+extern "C" __global__ void __launch_bounds__(BYTES_THREADS, 4)
+    prepare_bytes(const __grid_constant__ PrepareBytesArgs p) {
+    __shared__ ByteRow<BYTES_THREADS> row;
+    begin_next_launch();
+    const LinearArgs& a = p.linear;
+    int t = blockIdx.x;
+    bool real = t < rows_of(p.inputs, a.outputs_only);
+    const float* from = row_of(a.x, a.gather && real ? output_row(p.inputs, t) : t);
+    if (a.norm.kind)
+        for (int k = threadIdx.x * 32; k < a.cols; k += BYTES_THREADS * 32) prefetch(a.norm.weight + k);
+    wait_for_launches();
+    if (!real) return;
+    // loads go through L1, as above
+    auto load = [&](float (&v)[BYTES_OF_THREAD], int first, float& squares) {
+        if (first >= a.cols) {
+#pragma unroll
+            for (int i = 0; i < BYTES_OF_THREAD; i++) v[i] = 0;
+        } else if (p.passed.at) {
+#pragma unroll
+            for (int n = 0; n < 2; n++) {
+                uint4 eight = *(const uint4*)half_at(p.passed, t, first + n * 8);
+                u32 pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    v[n * 8 + i * 2] = low_half(pairs[i]), v[n * 8 + i * 2 + 1] = high_half(pairs[i]);
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+                float4 four = *(const float4*)(from + first + n * 4), by = {1, 1, 1, 1};
+                if (a.norm.kind) by = *(const float4*)(a.norm.weight + first + n * 4);
+                squares += four.x * four.x + four.y * four.y + (four.z * four.z + four.w * four.w);
+                v[n * 4] = four.x * by.x, v[n * 4 + 1] = four.y * by.y;
+                v[n * 4 + 2] = four.z * by.z, v[n * 4 + 3] = four.w * by.w;
+            }
+        }
+    };
+    auto factor = [&](float squares, float* scratch) {
+        return a.norm.kind ? norm_factor(block_sum<BYTES_THREADS>(squares, scratch), a.cols, a.norm.eps) : 1.f;
+    };
+    row.make(p.x, t, a.cols, load, factor);
 }
 
 // Any small phase.

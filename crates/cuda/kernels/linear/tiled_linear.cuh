@@ -30,14 +30,16 @@
 
 extern __shared__ __align__(1024) u8 tiled_shared[];
 
-// A stage of the ring: some chunks of x, [chunk][2][N][64] halves, then of the records of each warp. If a warp sums x,
-// also what the sums of each chunk start at, [chunk][N] floats, and a gate that is complete when they have arrived.
+// A stage of the ring: some chunks of x, [chunk][2][N][64] halves or [chunk][N][128] bytes, then of the records of each
+// warp. If a warp sums x, also what the sums of each chunk start at, [chunk][N] floats, and a gate that is complete
+// when they have arrived. x as bytes has two lots of N floats there (byte_linear.cuh).
 template <class F, int N> struct Stages {
     static_assert(Sizes::RECORD == F::BYTES, "the host knows the records of the format");
     static constexpr bool SUMS_X = Sizes::SUMS_X;
     static constexpr int CHUNKS = Sizes::STAGE_CHUNKS, BYTES = Sizes::STAGE;
     static constexpr int X = Sizes::RECORDS_AT, RECORDS = CHUNKS * F::BYTES; // bytes of x, and of a warp's records
-    static_assert(X == sizeof(u16[CHUNKS][2][N][64]) && X + Sizes::ROW_WARPS * RECORDS <= BYTES, "a stage has space");
+    static_assert(X == CHUNKS * N * CHUNK * Sizes::X_BYTES && X + Sizes::ROW_WARPS * RECORDS <= BYTES,
+                  "a stage has space");
     static_assert(!SUMS_X || (Sizes::STARTS_AT >= X + Sizes::ROW_WARPS * RECORDS &&
                               Sizes::SUMMED_AT - Sizes::STARTS_AT >= (int)sizeof(float[CHUNKS][N]) &&
                               Sizes::SUMMED_AT % alignof(Gate) == 0 && Sizes::SUMMED_AT + (int)sizeof(Gate) <= BYTES),
@@ -220,8 +222,10 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
             }
     }
 
+    static constexpr bool BYTES = Sizes::X_BYTES == 1; // x is of large steps, see byte_linear.cuh
+
     // Whether x and the value may be passed before their norm.
-    static constexpr bool NORMS = !EXPERTS && N <= NORMS_TOKENS;
+    static constexpr bool NORMS = !EXPERTS && !BYTES && N <= NORMS_TOKENS;
 
     // The factors on the sums of each token, if x was passed before its norm.
     DEVICE void find_factors(int thread) const {
@@ -261,11 +265,12 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
     }
 
     // Whether there are too few tiles for all processors, so that blocks may share them.
-    static constexpr bool SPLITS = N < 256;
+    static constexpr bool SPLITS = N < 256 && !BYTES;
     // Whether sums go through shared memory to the block that writes them: also its own, unless two of a lane are one
     // value.
     DEVICE bool adds_sums() const { return SPLITS && (!GATED || splits > 1); }
-    static constexpr int PITCH = 66; // halves of a staged token: 64 columns, in different banks
+    static constexpr int PITCH =
+        72; // halves of a staged token: 64 columns; those of eight tokens are in different banks
 
     DEVICE void consume() {
         int thread = fixed_thread(), lane = thread % 32, warp = thread / 32;
@@ -288,41 +293,98 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
                     sums.add(segment);
                 }
             }
-            LinearTile t = tile(index); // here: it would take registers from the products
-            if (adds_sums()) {
-                if constexpr (SPLITS) add_sums(t, sums, thread, lane, warp);
-            } else if (STAGED && m.y_half.at) {
-                full[slot].wait(round & 1);
-                u16* staged = (u16*)stage();
-                int column = warp % 4 * 16 + warp / 4 * 8 + lane / 4, row = t.rows * TILE + column;
+            finish_tile(tile(index), sums, thread, lane,
+                        warp); // the tile: here, it would take registers from the products
+        }
+    }
+
+    // Writes the sums of a tile.
+    DEVICE void finish_tile(const LinearTile& t, Sums<N>& sums, int thread, int lane, int warp) {
+        if (adds_sums()) {
+            if constexpr (SPLITS) add_sums(t, sums, thread, lane, warp);
+        } else if (STAGED && m.y_half.at) {
+            full[slot].wait(round & 1);
+            u16* staged = (u16*)stage();
+            int column = warp % 4 * 16 + warp / 4 * 8 + lane / 4, row = t.rows * TILE + column;
+            RowEnd gate(m.linear.part[0], row, t.expert), other(m.linear.part[1], row, t.expert);
 #pragma unroll
-                for (int j = 0; j < N / 8; j++)
+            for (int j = 0; j < N / 8; j++)
 #pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        int token = 8 * j + lane % 4 * 2 + i;
-                        staged[token * PITCH + column] = to_half(
-                            gated(sums.d[4 * j + i], sums.d[4 * j + 2 + i], row, t.first_token + token, t.expert));
-                    }
-                sync_threads<ROW_WARPS * 32>();
-                write_staged(t, staged, thread);
-                async_after_writes();
-                release(slot, lane);
-                next();
-            } else {
-                constexpr int AT_ONCE = N % 32 == 0      ? 4
-                                        : N == 8         ? 1
-                                        : N / 8 % 3 == 0 ? 3
-                                                         : 2; // what is added is loaded for some tokens together
-                static_assert(N / 8 % AT_ONCE == 0, "whole groups of columns");
-#pragma unroll
-                for (int j = 0; j < N / 8; j += AT_ONCE) {
-                    Added added[AT_ONCE];
-#pragma unroll
-                    for (int i = 0; i < AT_ONCE; i++) load_added(added[i], t, warp, j + i, lane);
-#pragma unroll
-                    for (int i = 0; i < AT_ONCE; i++) write(t, warp, j + i, sums.d4(j + i), added[i], lane);
+                for (int i = 0; i < 2; i++) {
+                    int token = 8 * j + lane % 4 * 2 + i;
+                    float factor = x_factor(t.first_token + token);
+                    staged[token * PITCH + column] =
+                        to_half(activate(GATED - 1, gate.of(sums.d[4 * j + i], factor),
+                                         other.of(sums.d[4 * j + 2 + i], factor), m.linear.limit) *
+                                m.y_factor);
                 }
+            sync_threads<ROW_WARPS * 32>();
+            write_staged(t, staged, thread);
+            async_after_writes();
+            release(slot, lane);
+            next();
+        } else if constexpr (!GATED && !EXPERTS) {
+            write_rows(t, sums, lane, warp);
+        } else {
+            constexpr int AT_ONCE = N % 32 == 0      ? 4
+                                    : N == 8         ? 1
+                                    : N / 8 % 3 == 0 ? 3
+                                                     : 2; // what is added is loaded for some tokens together
+            static_assert(N / 8 % AT_ONCE == 0, "whole groups of columns");
+#pragma unroll
+            for (int j = 0; j < N / 8; j += AT_ONCE) {
+                Added added[AT_ONCE];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) load_added(added[i], t, warp, j + i, lane);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; i++) write(t, warp, j + i, sums.d4(j + i), added[i], lane);
             }
+        }
+    }
+
+    // What is applied to the sums of a row, loaded once per tile; a row that does not exist is zero.
+    struct RowEnd {
+        float factor, bias;
+
+        DEVICE RowEnd(const Part& part, int row, int expert) {
+            bool real = row < part.rows;
+            factor = real ? part.factor * (part.scale ? part.scale[expert] : 1.f) : 0.f;
+            bias = real && part.bias ? part.bias[(long)expert * part.rows + row] : 0.f;
+        }
+
+        DEVICE float of(float sum, float x_factor) const { return sum * (x_factor * factor) + bias; }
+    };
+
+    // Writes the rows of a warp as floats; what is added is loaded for many tokens together.
+    DEVICE void write_rows(const LinearTile& t, const Sums<N>& sums, int lane, int warp) const {
+        constexpr int AT_ONCE = N % 64 == 0 ? 8 : 1;
+        const LinearArgs& a = m.linear;
+        const Part& part = a.part[t.part];
+        int row = (t.rows + warp) * TILE + lane / 4, token = t.first_token + lane % 4 * 2, left = t.end_token - token;
+        bool is_row[2] = {row < part.rows, row + 8 < part.rows};
+        RowEnd ends[2] = {{part, row, t.expert}, {part, row + 8, t.expert}};
+        float* y = part.y + (long)token * part.y_stride + row;
+        const float* add = a.add.at ? a.add.at + token * a.add.stride + row : nullptr;
+#pragma unroll
+        for (int first = 0; first < N / 8; first += AT_ONCE) {
+            float added[AT_ONCE][4];
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = 8 * (first + n) + i % 2;
+                    added[n][i] =
+                        add && k < left && is_row[i / 2] ? load_float(add + k * a.add.stride + i / 2 * 8) : 0.f;
+                }
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    int k = 8 * (first + n) + i % 2;
+                    if (k < left && is_row[i / 2])
+                        y[(long)k * part.y_stride + i / 2 * 8] =
+                            ends[i / 2].of(sums.d[4 * (first + n) + i], x_factor(token + k)) + added[n][i];
+                }
         }
     }
 
@@ -389,9 +451,19 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
                m.y_factor;
     }
 
-    // Staged halves to their places in tiles of x: four positions at a time.
+    // Staged halves to their places in tiles of x: eight columns at a time if their order stays, or four positions.
     DEVICE void write_staged(const LinearTile& t, const u16* staged, int thread) const {
         int begin = t.rows * TILE; // a multiple of 64
+        if (m.y_half.order == PLAIN_ORDER) {
+#pragma unroll
+            for (int i = thread; i < N * 8; i += ROW_WARPS * 32) {
+                int token = i / 8, piece = i % 8 * 8;
+                if (t.first_token + token < t.end_token)
+                    *(uint4*)half_at(m.y_half, t.first_token + token, begin + piece) =
+                        *(const uint4*)(staged + token * PITCH + piece);
+            }
+            return;
+        }
         for (int i = thread; i < N * 16; i += ROW_WARPS * 32) {
             int token = i / 16, n = i % 16;
             if (t.first_token + token >= t.end_token) continue;
@@ -429,11 +501,14 @@ template <class F, int N, int GATED, bool EXPERTS> struct TiledLinear {
                                  ? load_float(a.add.at + k * a.add.stride + r)
                                  : 0.f;
         }
-        if (GATED || !NORMS || !m.norms.y_squares) return;
+        if constexpr (!GATED && NORMS) {
+            if (!m.norms.y_squares) return;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            added.weight[i] = row + i * 8 < a.part[0].rows ? m.norms.y_weight[row + i * 8] : 0.f;
-            added.factor[i] = token + i < t.end_token ? load_float(m.norms.y_factors + token + i) * m.y_factor : 0.f;
+            for (int i = 0; i < 2; i++) {
+                added.weight[i] = row + i * 8 < a.part[0].rows ? m.norms.y_weight[row + i * 8] : 0.f;
+                added.factor[i] =
+                    token + i < t.end_token ? load_float(m.norms.y_factors + token + i) * m.y_factor : 0.f;
+            }
         }
     }
 

@@ -14,12 +14,14 @@
 // Bytes: within 16 columns, lane q has columns 4 q .. 4 q + 3, and a pair is columns c and c + 2. Bits: within 128
 // columns, lane q has columns 32 q .. 32 q + 31, and a pair is columns c and c + 16.
 DEVICE int column_at(int order, int position) {
+    if (order == PLAIN_ORDER) return position;
     int q = position >> 1 & 3, upper = position >> 3 & 1, second = position & 1;
     if (order == BYTES_ORDER) return (position & ~15) | q << 2 | second << 1 | upper;
     return (position & ~127) | q << 5 | second << 4 | (position >> 4 & 7) << 1 | upper;
 }
 
 DEVICE int position_of_column(int order, int column) {
+    if (order == PLAIN_ORDER) return column;
     if (order == BYTES_ORDER) return (column & ~15) | (column & 1) << 3 | (column >> 2 & 3) << 1 | (column >> 1 & 1);
     return (column & ~127) | (column >> 1 & 7) << 4 | (column & 1) << 3 | (column >> 5 & 3) << 1 | (column >> 4 & 1);
 }

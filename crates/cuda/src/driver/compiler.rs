@@ -50,7 +50,7 @@ struct Binaries {
 
 impl Compiler {
     pub(crate) fn new(device: Arc<Device>, paths: SearchPaths, cache: Option<PathBuf>) -> Compiler {
-        let options = compile_options(&architecture(device.facts.capability), device.reproducible);
+        let options = compile_options(&architecture(device.facts.capability), device.arithmetic.reproducible);
         let binaries = Arc::new(Binaries { options, paths, nvrtc: OnceLock::new(), cache });
         Compiler { device, binaries, modules: HashMap::new() }
     }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use cudarc::driver::sys as cu;
 use tern_graph::BackendError;
 
+use crate::arithmetic::Arithmetic;
+
 type Result<T> = std::result::Result<T, BackendError>;
 
 /// Turns the driver's return code into a result; `doing` names the call in the message.
@@ -118,8 +120,7 @@ fn facts(ordinal: usize) -> Result<DeviceFacts> {
 /// A device with its context and one stream, on which all work runs in order.
 pub(crate) struct Device {
     pub(crate) facts: DeviceFacts,
-    /// Whether no bit of a row may depend on the other rows of a step.
-    pub(crate) reproducible: bool,
+    pub(crate) arithmetic: Arithmetic,
     context: cu::CUcontext,
     pub(super) stream: cu::CUstream,
 }
@@ -132,7 +133,7 @@ unsafe impl Sync for Device {}
 
 impl Device {
     /// Opens a device.
-    pub(crate) fn open(ordinal: usize, reproducible: bool) -> Result<Arc<Device>> {
+    pub(crate) fn open(ordinal: usize, arithmetic: Arithmetic) -> Result<Arc<Device>> {
         let (_, all) = devices()?;
         let count = all.len();
         let facts = all.into_iter().nth(ordinal);
@@ -156,7 +157,7 @@ impl Device {
             let flags = cu::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             check(cu::cuStreamCreate(&raw mut stream, flags), || "a stream".into())?;
         }
-        Ok(Arc::new(Device { facts, reproducible, context, stream }))
+        Ok(Arc::new(Device { facts, arithmetic, context, stream }))
     }
 
     /// Makes the context current on this thread.

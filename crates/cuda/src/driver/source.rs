@@ -15,6 +15,8 @@ pub(crate) enum Source {
     PhaseLaunches,
     /// A linear phase of many tokens; a module for each format and tile.
     TiledLinear,
+    /// A linear phase of a large step with x as bytes; a module for each format.
+    ByteLinear,
     /// Mixtures of experts: everything but their products.
     Experts,
     /// Attention of many tokens; a module for each shape of heads.
@@ -32,11 +34,12 @@ pub(crate) enum Source {
 }
 
 #[cfg(test)]
-const SOURCES: [Source; 11] = [
+const SOURCES: [Source; 12] = [
     Source::FusedStep,
     Source::FusedBatch,
     Source::PhaseLaunches,
     Source::TiledLinear,
+    Source::ByteLinear,
     Source::Experts,
     Source::PagedAttention,
     Source::Convolve,
@@ -54,6 +57,7 @@ impl Source {
             Source::FusedBatch => "fused_step/several_tokens.cu",
             Source::PhaseLaunches => "launches/phase_launches.cu",
             Source::TiledLinear => "launches/tiled_linear.cu",
+            Source::ByteLinear => "launches/byte_linear.cu",
             Source::PagedAttention => "launches/paged_attention.cu",
             Source::Experts => "launches/experts.cu",
             Source::Convolve => "launches/convolve.cu",
@@ -126,6 +130,7 @@ kernel_files! {
     "fused_step/several_tokens.cu"
     "fused_step/step.cuh"
     "launches/bandwidth.cu"
+    "launches/byte_linear.cu"
     "launches/convolve.cu"
     "launches/experts.cu"
     "launches/paged_attention.cu"
@@ -134,6 +139,7 @@ kernel_files! {
     "launches/tiled_linear.cu"
     "launches/transform.cu"
     "linear/batch_linear.cuh"
+    "linear/byte_linear.cuh"
     "linear/linear.cuh"
     "linear/linear_shape.cuh"
     "linear/step_linear.cuh"
@@ -150,6 +156,7 @@ kernel_files! {
     "weights/halves.cuh"
     "weights/placed.cuh"
     "weights/record.cuh"
+    "x/byte_x.cuh"
     "x/half_x.cuh"
     "x/integers.cuh"
     "x/placed_x.cuh"

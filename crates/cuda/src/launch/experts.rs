@@ -165,7 +165,7 @@ impl Experts {
             logits: device.allocate(most(ExpertCounts::logits_bytes))?,
             arrivals,
             tiles: tiles(phases, &Limits::of(device)),
-            reproducible: device.reproducible,
+            reproducible: device.arithmetic.reproducible,
             inputs,
             current: Cell::new(None),
         }))

@@ -1,19 +1,23 @@
 //! How a linear phase of many tokens is divided into tiles, blocks and stages
 //! (`kernels/linear/tiled_linear.cuh`).
 
+use crate::arithmetic::{Activations, Arithmetic};
 use crate::driver::{Device, DeviceFacts};
 use crate::shared::{
-    MOST_SPLITS, NORMS_TOKENS, ONE_TILE, RAW_RECORD, RAW_TOKENS, STAGED_TOKENS, WGMMA_TOKENS,
+    CHUNK, MOST_SPLITS, NORMS_TOKENS, ONE_TILE, RAW_RECORD, RAW_TOKENS, STAGED_TOKENS, WGMMA_TOKENS,
 };
 
 /// Tokens of a tile: kernels are compiled for each of them.
 pub(crate) const TILE_TOKENS: [usize; 9] = [8, 16, 24, 32, 48, 64, 96, 128, 256];
 
+/// Tokens of a tile with x as bytes.
+pub(crate) const BYTE_TILE: usize = 128;
+
 /// Rows of a tile of experts.
 pub(crate) const EXPERT_TILES: [usize; 5] = [8, 16, 32, 48, 128];
 
 /// Rows of a tile, in records: 16 rows for each of eight warps.
-const TILE_RECORDS: usize = 8;
+pub(super) const TILE_RECORDS: usize = 8;
 /// Rows of tall tiles, which only gated linears have.
 const TALL_RECORDS: [usize; 3] = [12, 16, 20];
 /// Stages of a ring at most: more are not filled in time.
@@ -110,13 +114,17 @@ pub(crate) struct Limits {
     pub(crate) warpgroups: bool,
     /// Rows have the same bits in tiles of all sizes.
     pub(crate) reproducible: bool,
+    /// Large steps may have x as bytes.
+    pub(crate) bytes: bool,
 }
 
 impl Limits {
     pub(crate) fn of(device: &Device) -> Limits {
         let DeviceFacts { processors, shared_memory, capability, .. } = device.facts;
         let (clusters, warpgroups) = (capability >= (9, 0), capability == (9, 0));
-        Limits { processors, shared_memory, clusters, warpgroups, reproducible: device.reproducible }
+        let Arithmetic { reproducible, activations } = device.arithmetic;
+        let bytes = warpgroups && !reproducible && activations == Activations::Int8;
+        Limits { processors, shared_memory, clusters, warpgroups, reproducible, bytes }
     }
 
     /// Bytes of shared memory of each of `blocks` blocks on a multiprocessor.
@@ -155,6 +163,8 @@ pub(crate) struct LinearTiling {
 pub(crate) struct TileSizes {
     /// Bytes of a record.
     record: usize,
+    /// Bytes of a value of x.
+    x_bytes: usize,
     /// Warps that multiply, 16 rows each.
     row_warps: usize,
     /// Warps that copy: with warpgroups, a whole one for large tiles.
@@ -169,7 +179,8 @@ pub(crate) struct TileSizes {
     stage_chunks: usize,
     /// Places in a stage, which begins with x: of the records of each warp, ...
     records_at: usize,
-    /// ... of what the sums of each chunk start at, a float per token, if a warp sums x, ...
+    /// ... of what the sums of each chunk start at, a float per token, if a warp sums x, or of two floats per
+    /// token that belong to bytes, ...
     starts_at: usize,
     /// ... and of a barrier that is complete when those have arrived.
     summed_at: usize,
@@ -193,6 +204,7 @@ impl TileSizes {
         let summed_at = starts_at + stage_chunks * tokens * 4;
         TileSizes {
             record,
+            x_bytes: 2,
             row_warps,
             copying_warps,
             sums_x,
@@ -207,10 +219,34 @@ impl TileSizes {
         }
     }
 
+    /// Those of large steps with x as bytes.
+    pub(super) fn of_bytes(record: usize, limits: &Limits) -> TileSizes {
+        let (tokens, copying_warps, stage_chunks) = (BYTE_TILE, 4, 2);
+        let records_at = stage_chunks * tokens * CHUNK;
+        let starts_at = records_at + stage_chunks * TILE_RECORDS * record;
+        let summed_at = starts_at + 2 * tokens * 4;
+        TileSizes {
+            record,
+            x_bytes: 1,
+            row_warps: TILE_RECORDS,
+            copying_warps,
+            sums_x: false,
+            threads: (TILE_RECORDS + copying_warps) * 32,
+            blocks_per_processor: 1,
+            stage_chunks,
+            records_at,
+            starts_at,
+            summed_at,
+            stage: summed_at.next_multiple_of(1024),
+            warpgroups: limits.warpgroups,
+        }
+    }
+
     /// The constants of a kernel whose blocks have `segments` segments of the columns.
-    pub(crate) fn constants(&self, segments: usize) -> [(&'static str, usize); 13] {
+    pub(crate) fn constants(&self, segments: usize) -> [(&'static str, usize); 14] {
         [
             ("RECORD", self.record),
+            ("X_BYTES", self.x_bytes),
             ("ROW_WARPS", self.row_warps),
             ("COPYING_WARPS", self.copying_warps),
             ("SUMS_X", self.sums_x.into()),
@@ -291,6 +327,22 @@ impl LinearTiling {
         LinearTiling::of_tiles(size, tokens, rows.div_ceil(tokens), limits)
     }
 
+    /// The tiling of a large step with x as bytes. A stage always fits, as warpgroups have enough shared memory.
+    pub(crate) fn of_bytes(size: LinearSize, rows: usize, limits: &Limits) -> LinearTiling {
+        let TileSizes { stage, threads, .. } = TileSizes::of_bytes(size.record, limits);
+        let stages = (limits.shared_by(1).saturating_sub(16) / (stage + 16)).clamp(2, MOST_STAGES);
+        LinearTiling {
+            tokens: BYTE_TILE,
+            row_warps: TILE_RECORDS,
+            splits: 1,
+            segments: 1,
+            stages,
+            blocks: (size.row_tiles * rows.div_ceil(BYTE_TILE)).min(limits.processors),
+            threads,
+            shared: stages * (stage + 16) + 16,
+        }
+    }
+
     /// The tiling with up to `count` tiles of `tokens` each.
     pub(crate) fn of_tiles(
         size: LinearSize,
@@ -363,6 +415,7 @@ mod tests {
         clusters: true,
         warpgroups: true,
         reproducible: false,
+        bytes: true,
     };
     const SMALL: Limits = Limits {
         processors: 46,
@@ -370,9 +423,19 @@ mod tests {
         clusters: false,
         warpgroups: false,
         reproducible: false,
+        bytes: false,
     };
     const DOWN: LinearSize =
         LinearSize { row_tiles: 32, gated_records: None, chunks: 96, record: 288, experts: false };
+
+    #[test]
+    fn large_steps_of_bytes_fill_the_shared_memory() {
+        let size = LinearSize::of_parts([256].into_iter(), 32, 288);
+        let tiling = LinearTiling::of_bytes(size, 300, &H200);
+        assert_eq!((tiling.stages, tiling.blocks, tiling.threads), (5, 96, 384));
+        assert!(tiling.shared <= H200.shared_memory);
+        assert_eq!(LinearTiling::of_bytes(size, 2048, &H200).blocks, 132);
+    }
 
     #[test]
     fn a_step_has_the_smallest_tile_that_holds_it() {

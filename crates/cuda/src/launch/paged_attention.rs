@@ -168,13 +168,13 @@ pub(super) fn fits(device: &Device, phases: &[Phase], kv: &Kv) -> bool {
             let group = a.heads / a.kv_heads;
             (narrow && group <= 64 || wide && group <= 32)
                 && views.iter().all(|v| aligned(v.at, v.stride))
-                && KernelShape::of(a, kv, device.reproducible).fits(memory)
+                && KernelShape::of(a, kv, device.arithmetic.reproducible).fits(memory)
         })
 }
 
 /// Bytes of the results of splits at most.
 pub(super) fn most_partial_bytes(v_dim: usize, device: &Device) -> usize {
-    let most = |kind| most_partials(device.facts.processors, kind, device.reproducible);
+    let most = |kind| most_partials(device.facts.processors, kind, device.arithmetic.reproducible);
     let rows = most(TileKind::Prefill) * MOST_PREFILL_ROWS + most(TileKind::Decode) * DECODE_ROWS;
     rows * (in_cells(v_dim) + 2) * 4
 }
@@ -191,7 +191,7 @@ impl PagedAttention {
         let memory = device.facts.shared_memory;
         let mut shapes: Vec<KernelShape> = vec![]; // most models have one, in every layer
         for a in attends(phases) {
-            intern(&mut shapes, KernelShape::of(a, kv, device.reproducible));
+            intern(&mut shapes, KernelShape::of(a, kv, device.arithmetic.reproducible));
         }
         shapes.iter().map(|shape| shape.source(memory)).collect()
     }
@@ -207,7 +207,7 @@ impl PagedAttention {
         let mut launched = vec![];
         let (mut q, mut partial) = (0, [0; 2]);
         for a in attends(phases) {
-            let shape = KernelShape::of(a, config.kv, device.reproducible);
+            let shape = KernelShape::of(a, config.kv, device.arithmetic.reproducible);
             let tiles = shape.tiles(device.facts.shared_memory);
             let known = kernels.iter().position(|k| k.shape == shape);
             let kernel = known.unwrap_or(kernels.len());
@@ -221,7 +221,7 @@ impl PagedAttention {
                 after: a.after as usize,
                 images: image_order(a),
                 prefill_rows: tiles.prefill_rows,
-                reproducible: device.reproducible,
+                reproducible: device.arithmetic.reproducible,
                 value_parts: value_parts(shape.v_dim),
                 processors: device.facts.processors,
             };
@@ -231,12 +231,12 @@ impl PagedAttention {
             }
             q = q.max(a.heads as usize * in_cells(shape.head_dim) * config.max_tokens * 2);
             for (bytes, kind) in partial.iter_mut().zip([TileKind::Decode, TileKind::Prefill]) {
-                let results = most_partials(paged.processors, kind, device.reproducible);
+                let results = most_partials(paged.processors, kind, device.arithmetic.reproducible);
                 *bytes = (*bytes).max(results * paged.rows(kind) * (in_cells(shape.v_dim) + 2) * 4);
             }
             launched.push(PlannedPhase { kernels: kernel, plan, scales: config.kv.scales_of(a.keys) });
         }
-        let most = most_partials(device.facts.processors, TileKind::Decode, device.reproducible);
+        let most = most_partials(device.facts.processors, TileKind::Decode, device.arithmetic.reproducible);
         let counters = if plans.is_empty() { 0 } else { most * 4 };
         Ok(PagedAttention {
             kernels,

@@ -7,13 +7,22 @@ use tern_graph::BackendError;
 
 use crate::driver::{Device, Memory};
 use crate::lower::{order, passed_factor};
-use crate::shared::{CHUNK, LinearArgs, NORMS_TOKENS, PassedNorms, Phase, PrepareArgs};
+use crate::shared::{
+    CHUNK, LinearArgs, NORMS_TOKENS, ONE_TILE, PLAIN_ORDER, PassedNorms, Phase, PrepareArgs,
+};
+
+/// The fewest rows of a step with x as bytes: it has several tiles.
+pub(super) const LEAST_BYTE_ROWS: usize = ONE_TILE + 1;
+const _: () = assert!(LEAST_BYTE_ROWS > NORMS_TOKENS, "no norm is passed there");
 
 /// Where a linear phase gets x from, and where its value goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passing {
     pub(super) x: XSource,
     pub(super) y: YTarget,
+    /// Whether a linear has x as bytes, and whether the one after the phase does: in large steps.
+    pub(super) x_bytes: bool,
+    y_bytes: bool,
     /// Norms of linears up to this one: each writes its factors where the one before the last did.
     norms: usize,
 }
@@ -56,7 +65,12 @@ impl Passing {
     /// The passings of all phases. No phase writes x of the next one where its blocks read their own:
     /// there is memory for values that are passed, and for those that a launch makes or that are
     /// passed before their norm.
-    pub(super) fn of(phases: &[Phase], passed: &Passed) -> Vec<Passing> {
+    pub(super) fn of(
+        phases: &[Phase],
+        passed: &Passed,
+        takes_bytes: impl Fn(&LinearArgs) -> bool,
+    ) -> Vec<Passing> {
+        let takes_bytes = |i: usize| matches!(phases.get(i), Some(Phase::Linear(l)) if takes_bytes(l));
         let is_set = |list: &[bool], i: usize| list.get(i) == Some(&true);
         let next = |i: usize| if let Some(Phase::Linear(l)) = phases.get(i + 1) { Some(l) } else { None };
         let mut norms = 0;
@@ -79,7 +93,7 @@ impl Passing {
                 }
                 _ => YTarget::Floats,
             };
-            all.push(Passing { x, y, norms });
+            all.push(Passing { x, y, x_bytes: takes_bytes(i), y_bytes: takes_bytes(i + 1), norms });
         }
         all
     }
@@ -89,18 +103,24 @@ impl Passing {
         if let YTarget::Passed { order } = self.y { Some(order) } else { None }
     }
 
-    /// In larger steps, launches apply norms. Reproducible: x has the same values there.
+    /// In larger steps, launches apply norms, and x may be bytes. Reproducible: x has the same values there.
     pub(super) fn of_step(self, rows: usize, reproducible: bool) -> Passing {
+        let is_large = rows >= LEAST_BYTE_ROWS;
+        let (x_bytes, y_bytes) = (self.x_bytes && is_large, self.y_bytes && is_large);
         if rows <= NORMS_TOKENS {
-            return self;
+            return Passing { x_bytes, y_bytes, ..self };
         }
         let x = match self.x {
             XSource::BeforeNorm if reproducible => XSource::MadeBeforeNorm,
             XSource::BeforeNorm => XSource::Made,
             x => x,
         };
-        let y = if matches!(self.y, YTarget::BeforeNorm { .. }) { YTarget::Floats } else { self.y };
-        Passing { x, y, ..self }
+        let y = match self.y {
+            YTarget::BeforeNorm { .. } => YTarget::Floats,
+            YTarget::Passed { .. } if y_bytes => YTarget::Passed { order: PLAIN_ORDER },
+            y => y,
+        };
+        Passing { x, y, x_bytes, y_bytes, ..self }
     }
 }
 
@@ -127,7 +147,7 @@ impl NormMemory {
         max_rows: usize,
     ) -> Result<NormMemory, BackendError> {
         let columns = linears.map(|l| l.cols as usize).max().unwrap_or(0);
-        let tokens = if device.reproducible { max_rows.max(NORMS_TOKENS) } else { NORMS_TOKENS };
+        let tokens = if device.arithmetic.reproducible { max_rows.max(NORMS_TOKENS) } else { NORMS_TOKENS };
         Ok(NormMemory {
             squares: device.allocate(columns.div_ceil(CHUNK) * NORMS_TOKENS * 4)?,
             factors: device.allocate(2 * tokens * 4)?,
@@ -193,7 +213,7 @@ mod tests {
             as_halves: [false, true, false, true, false].into_iter().cycle().take(11).collect(),
             before_norm: [false, false, true, false, true].into_iter().cycle().take(11).collect(),
         };
-        let all = Passing::of(&phases, &passed);
+        let all = Passing::of(&phases, &passed, |_| false);
         let before = |i: usize| all[i].x == XSource::BeforeNorm;
         assert_eq!((0..11).filter(|&i| before(i)).collect::<Vec<_>>(), [3, 5, 8]);
         let passes = |i: usize| matches!(all[i].y, YTarget::BeforeNorm { .. });
@@ -206,11 +226,33 @@ mod tests {
     }
 
     #[test]
+    fn values_that_become_bytes_in_large_steps_are_passed_in_their_own_order() {
+        let [normed, plain] = [true, false].map(|norm| Phase::Linear(linear(norm)));
+        // q k v, attention, output, gate and up, down
+        let phases = [normed, Phase::Attend(AttendArgs::default()), plain, normed, plain];
+        let passed = Passed { as_halves: vec![false, true, false, true, false], before_norm: vec![false; 5] };
+        let all = Passing::of(&phases, &passed, |l| l.norm.kind == 0);
+        let of = |rows: usize| -> Vec<(bool, Option<i32>)> {
+            let all = all.iter().map(|passing| passing.of_step(rows, false));
+            all.map(|passing| (passing.x_bytes, passing.passed_order())).collect()
+        };
+        let (small, large) = (Some(order(&linear(false))), Some(PLAIN_ORDER));
+        assert_eq!(
+            of(ONE_TILE),
+            [(false, None), (false, small), (false, None), (false, small), (false, None)]
+        );
+        assert_eq!(
+            of(LEAST_BYTE_ROWS),
+            [(false, None), (false, large), (true, None), (false, large), (true, None)]
+        );
+    }
+
+    #[test]
     fn a_value_before_the_first_norm_is_not_passed() {
         let [normed, plain] = [true, false].map(|norm| Phase::Linear(linear(norm)));
         let phases = [Phase::Attend(AttendArgs::default()), plain, normed];
         let passed = Passed { as_halves: vec![true, false, false], before_norm: vec![false, true, false] };
-        let all = Passing::of(&phases, &passed);
+        let all = Passing::of(&phases, &passed, |_| false);
         assert_eq!((all[1].x, all[1].y, all[2].x), (XSource::Passed(1.0), YTarget::Floats, XSource::Made));
     }
 
@@ -223,7 +265,7 @@ mod tests {
             as_halves: vec![false, false, false, true, true, false],
             before_norm: vec![false, false, true, false, false, false],
         };
-        let all = Passing::of(&phases, &passed);
+        let all = Passing::of(&phases, &passed, |_| false);
         assert_eq!((all[2].x, all[2].y, all[3].x), (XSource::Made, YTarget::Floats, XSource::Made));
         assert_eq!((all[4].y, all[5].x), (YTarget::Floats, XSource::Made));
     }

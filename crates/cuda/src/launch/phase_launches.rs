@@ -14,7 +14,7 @@ use super::paged_attention::{self, PagedAttention, PagedConfig};
 use super::passing::{Passed, Passing};
 use super::recurrent::{RecurrentLaunches, SliceShape};
 use super::strategy::{LaunchStrategy, StepSize};
-use super::tiled_linears::TiledLinears;
+use super::tiled_linears::{TiledLinears, takes_bytes};
 use crate::driver::{Compiler, Device, Grid, Kernel, KernelSource, Recording, Source};
 use crate::kv::Kv;
 use crate::lower::KernelConfig;
@@ -252,7 +252,8 @@ impl PhaseKernels {
         let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
         let heads = phases.iter().map(|p| if let Phase::Attend(a) = p { heads_bytes(a) } else { 0 });
         let make_heads = module.kernel("make_heads")?.with_shared_memory(heads.max().unwrap_or(0))?;
-        let passings = Passing::of(&phases, &passed);
+        let limits = Limits::of(device);
+        let passings = Passing::of(&phases, &passed, |l| takes_bytes(config, &limits, l));
         Ok(PhaseKernels {
             inputs,
             linears,
@@ -260,7 +261,7 @@ impl PhaseKernels {
             experts,
             recurrent,
             has_state,
-            reproducible: device.reproducible,
+            reproducible: device.arithmetic.reproducible,
             small_phase: module.kernel("run_small_phase")?,
             float_linears: module.kernel("float_linears")?,
             make_heads,
@@ -281,16 +282,17 @@ impl PhaseKernels {
         let mut beside = false; // whether the next launch runs beside the last one
         while let [(phase, passing), rest @ ..] = next {
             next = rest;
+            let rows = if outputs_only(phase) { size.outputs } else { size.tokens };
+            let passing = passing.of_step(rows, self.reproducible);
             let raw = phase.raw(0, 0);
             let args = PhaseArgs { phase: raw, inputs: self.inputs, blocks: self.blocks as i32, pad: 0 };
             match phase.large() {
                 Some(LargePhase::Linear(l)) => {
-                    let rows = if l.outputs_only != 0 { size.outputs } else { size.tokens };
                     let sorted = match (&self.experts, ExpertCounts::of(l)) {
                         (Some(experts), Some(counts)) => Some(experts.sorted(&l.experts, counts, rows)?),
                         _ => None,
                     };
-                    self.linears.launch(l, *passing, rows, sorted)?;
+                    self.linears.launch(l, passing, rows, sorted)?;
                 }
                 Some(LargePhase::Route(args)) => {
                     self.experts.as_ref().map_or(Ok(()), |e| e.route(args, size.tokens))?;
@@ -308,7 +310,6 @@ impl PhaseKernels {
                 Some(LargePhase::Conv(args)) => self.recurrent.convolve(args, size.tokens, work.slices)?,
                 Some(LargePhase::Recurrent(args)) => self.recurrent.matrices(args, work.slices)?,
                 Some(LargePhase::Transform(args)) => {
-                    let rows = if args.outputs_only != 0 { size.outputs } else { size.tokens };
                     let y = passing.passed_order().map(|order| self.linears.passed(rows, order));
                     let beside = std::mem::take(&mut beside);
                     self.recurrent.transform(args, y.unwrap_or_default(), size, beside)?;
@@ -367,6 +368,15 @@ impl PhaseKernels {
             self.argmax_share.launch(Grid::new(self.blocks, rows, THREADS), args)?;
             self.argmax_whole.launch(Grid::new(rows, 1, THREADS), args)
         }
+    }
+}
+
+/// Whether a phase has the rows of outputs only.
+fn outputs_only(phase: &Phase) -> bool {
+    match phase.large() {
+        Some(LargePhase::Linear(l)) => l.outputs_only != 0,
+        Some(LargePhase::Transform(args)) => args.outputs_only != 0,
+        _ => false,
     }
 }
 

@@ -283,7 +283,7 @@ impl<'a> StrategyBuilder<'a> {
         // phases must end one by one
         let whole = self.lowering.graph.sequence_rules().whole;
         // a fused step adds in another order than launches do
-        let reproducible = self.device.reproducible;
+        let reproducible = self.device.arithmetic.reproducible;
         let fused_steps = step.filter(|_| halves && !whole && !reproducible).into_iter();
         for (StepParts { phases: step, tagged }, tokens) in
             fused_steps.flat_map(|step| sizes.iter().map(move |tokens| (step, *tokens)))

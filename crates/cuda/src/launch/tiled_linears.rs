@@ -7,11 +7,16 @@ use std::sync::Arc;
 use tern_graph::BackendError;
 
 use super::experts::{self, ExpertCounts, SortedRows};
-use super::linear_tiling::{Limits, LinearSize, LinearTiling, TileSizes, recorded_tokens, tiles, whole_tile};
-use super::passing::{NormMemory, Passing, XSource, YTarget};
+use super::linear_tiling::{
+    BYTE_TILE, Limits, LinearSize, LinearTiling, TILE_RECORDS, TileSizes, recorded_tokens, tiles, whole_tile,
+};
+use super::passing::{LEAST_BYTE_ROWS, NormMemory, Passing, XSource, YTarget};
 use crate::driver::{self, Compiler, Device, Grid, Kernel, KernelSource, Memory, Source, sizes};
 use crate::lower::{KernelConfig, NORMED_FACTOR, PASSED_FACTOR, intern, order};
-use crate::shared::{CHUNK, HalfX, LinearArgs, PREPARE_THREADS, Phase, PrepareArgs, TiledArgs};
+use crate::shared::{
+    BYTES_THREADS, ByteLinearArgs, ByteX, CHUNK, HalfX, LinearArgs, PLAIN_ORDER, PREPARE_THREADS, Phase,
+    PrepareArgs, PrepareBytesArgs, TiledArgs,
+};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -40,11 +45,32 @@ pub(crate) struct KernelKey {
     /// 0, or 1 + the activation.
     pub(crate) gated: i32,
     pub(crate) experts: bool,
+    /// Whether x is bytes.
+    pub(crate) bytes: bool,
+}
+
+/// Groups of columns of x as bytes at most: what a block that makes a row has space for.
+const MOST_GROUPS: usize = 512;
+
+/// Columns of x as bytes that have one scale per token (`RowBytes::GROUP` of `kernels/linear/byte_linear.cuh`).
+fn byte_group(l: &LinearArgs) -> usize {
+    if l.signs != 0 { 4 * CHUNK } else { 2 * CHUNK }
+}
+
+/// Whether a linear has x as bytes in large steps: its codes have one or two bits and one scale per row and
+/// chunk, and its columns are whole groups that can be read four at a time.
+pub(super) fn takes_bytes(config: &KernelConfig, limits: &Limits, l: &LinearArgs) -> bool {
+    let cols = l.cols as usize;
+    let whole = cols.is_multiple_of(byte_group(l)) && cols / byte_group(l) <= MOST_GROUPS;
+    let aligned = [l.x.at, l.norm.weight].iter().all(|at| at.is_multiple_of(16));
+    let by_four = aligned && l.x.stride % 4 == 0;
+    limits.bytes && l.experts.used == 0 && config.has_placed(l) && whole && by_four
 }
 
 pub(super) struct TiledLinears {
     kernels: HashMap<KernelKey, Kernel>,
     prepare: Kernel,
+    prepare_bytes: Kernel,
     limits: Limits,
     /// x that has or had a norm: made by a launch, or written by the phase before.
     made: Memory,
@@ -76,7 +102,7 @@ impl TiledLinears {
         limits: &Limits,
         rows: usize,
     ) -> Vec<KernelSource> {
-        let keys = keys(phases, limits, rows);
+        let keys = keys(config, phases, limits, rows);
         keys.into_iter().map(|key| linear_source(config, key, limits)).collect()
     }
 
@@ -90,9 +116,10 @@ impl TiledLinears {
     ) -> Result<TiledLinears> {
         let limits = Limits::of(device);
         let mut kernels = HashMap::new();
-        for key in keys(phases, &limits, max_rows) {
+        for key in keys(config, phases, &limits, max_rows) {
             let KernelSource { source, defines } = linear_source(config, key, &limits);
-            let kernel = compiler.module(source, &defines)?.kernel("tiled_linear")?;
+            let name = if key.bytes { "byte_linear" } else { "tiled_linear" };
+            let kernel = compiler.module(source, &defines)?.kernel(name)?;
             kernels.insert(key, kernel.with_shared_memory(limits.shared_memory)?);
         }
         let bytes = |l: &LinearArgs| {
@@ -102,10 +129,11 @@ impl TiledLinears {
             )
         };
         let bytes = linears(phases).map(bytes).max().unwrap_or(0) / 2 + READ_BEHIND;
-        let prepare = compiler.module(Source::PhaseLaunches, &config.defines())?.kernel("prepare")?;
+        let module = compiler.module(Source::PhaseLaunches, &config.defines())?;
+        let (prepare, prepare_bytes) = (module.kernel("prepare")?, module.kernel("prepare_bytes")?);
         let (made, passed) = (device.allocate(bytes)?, device.allocate(bytes)?);
         let norms = NormMemory::new(device, linears(phases), max_rows)?;
-        Ok(TiledLinears { kernels, prepare, limits, made, passed, norms, inputs })
+        Ok(TiledLinears { kernels, prepare, prepare_bytes, limits, made, passed, norms, inputs })
     }
 
     /// Where a phase writes a value that is passed as halves, for a step of `rows`.
@@ -131,7 +159,9 @@ impl TiledLinears {
                 HalfX { at: memory.pointer(), tokens, order, pad: 0 }
             }
         };
-        let passing = passing.of_step(rows, self.limits.reproducible);
+        if passing.x_bytes {
+            return self.launch_bytes(l, passing, rows);
+        }
         let (x, factor) = match passing.x {
             XSource::Passed(factor) => (half_x(&self.passed, order(l)), factor),
             XSource::BeforeNorm => (half_x(&self.made, order(l)), NORMED_FACTOR),
@@ -163,53 +193,102 @@ impl TiledLinears {
                 _ => LinearTiling::of(size, rows, &self.limits),
             };
             let tiling = tiling.ok_or_else(no_space)?;
-            let key = KernelKey {
-                format: l.part[run.start].format,
-                tokens: tiling.tokens,
-                row_warps: tiling.row_warps,
-                segments: tiling.segments,
-                gated: l.gated,
-                experts: sorted.is_some(),
-            };
-            let kernel = self.kernels.get(&key).ok_or_else(|| {
-                BackendError::Other(format!("a linear of {} tokens was not compiled", tiling.tokens))
-            })?;
+            let kernel = self.kernel(l, &run, tiling, false)?;
             let args = TiledArgs {
-                linear: *l,
                 x,
                 y_half: match passing.y {
                     YTarget::Floats => HalfX::default(),
                     YTarget::Passed { order } => half_x(&self.passed, order),
                     YTarget::BeforeNorm { order, .. } => half_x(&self.made, order),
                 },
-                norms: self.norms.args(passing),
-                inputs: self.inputs,
                 tiles: sorted.map_or(0, |s| s.tiles),
                 pairs: sorted.map_or(0, |s| s.pairs),
                 x_factor: 1.0 / factor,
-                y_factor: match passing.y {
-                    YTarget::Floats => 1.0,
-                    YTarget::Passed { .. } => PASSED_FACTOR,
-                    YTarget::BeforeNorm { .. } => NORMED_FACTOR,
-                },
-                first_part: run.start as i32,
-                end_part: run.end as i32,
-                splits: tiling.splits as i32,
-                stages: tiling.stages as i32,
-            };
-            let grid = Grid {
-                x: tiling.blocks,
-                y: 1,
-                threads: tiling.threads,
-                shared: tiling.shared,
-                cluster: tiling.splits,
+                ..self.tiled_args(l, &run, tiling, passing)
             };
             // SAFETY: the struct is the kernel's; the grid, the stages and the shared
             // memory are the tiling's.
-            unsafe { kernel.launch(grid, &args)? };
+            unsafe { kernel.launch(grid(tiling), &args)? };
         }
         Ok(())
     }
+
+    /// The same with x as bytes, which a launch makes from floats or from what the phase before has passed.
+    fn launch_bytes(&self, l: &LinearArgs, passing: Passing, rows: usize) -> Result<()> {
+        let (passed, factor) = match passing.x {
+            XSource::Passed(factor) => (half_x(&self.passed, rows, PLAIN_ORDER), factor),
+            _ => (HalfX::default(), 1.0),
+        };
+        let HalfX { at, tokens, .. } = half_x(&self.made, rows, order(l));
+        let group = byte_group(l);
+        // four bytes per token and group are after the bytes, and there is space for halves
+        let ratios = at + l.cols as u64 * tokens as u64;
+        let scales = ratios + (l.cols as usize / group) as u64 * tokens as u64 * 4;
+        let x = ByteX { at, ratios, scales, tokens, group: group as i32, order: order(l) };
+        let prepare = PrepareBytesArgs { linear: *l, passed, x, inputs: self.inputs };
+        // SAFETY: the struct is the kernel's; there is a block per row.
+        unsafe { self.prepare_bytes.launch(Grid::new(rows, 1, BYTES_THREADS), &prepare)? };
+        for run in runs(l) {
+            let tiling = LinearTiling::of_bytes(size(l, &run), rows, &self.limits);
+            let kernel = self.kernel(l, &run, tiling, true)?;
+            let tiled = TiledArgs {
+                y_half: match passing.y {
+                    YTarget::Passed { order } => half_x(&self.passed, rows, order),
+                    YTarget::Floats | YTarget::BeforeNorm { .. } => HalfX::default(),
+                },
+                x_factor: 1.0 / factor,
+                ..self.tiled_args(l, &run, tiling, passing)
+            };
+            // SAFETY: as above.
+            unsafe { kernel.launch(grid(tiling), &ByteLinearArgs { tiled, x })? };
+        }
+        Ok(())
+    }
+
+    /// The kernel of a run of parts.
+    fn kernel(
+        &self,
+        l: &LinearArgs,
+        run: &Range<usize>,
+        tiling: LinearTiling,
+        bytes: bool,
+    ) -> Result<&Kernel> {
+        let LinearTiling { tokens, row_warps, segments, .. } = tiling;
+        let (format, experts) = (l.part[run.start].format, l.experts.used > 0);
+        let key = KernelKey { format, tokens, row_warps, segments, gated: l.gated, experts, bytes };
+        let missing = || BackendError::Other(format!("a linear of {tokens} tokens was not compiled"));
+        self.kernels.get(&key).ok_or_else(missing)
+    }
+
+    /// What linears of all forms of x have.
+    fn tiled_args(
+        &self,
+        l: &LinearArgs,
+        run: &Range<usize>,
+        tiling: LinearTiling,
+        passing: Passing,
+    ) -> TiledArgs {
+        TiledArgs {
+            linear: *l,
+            norms: self.norms.args(passing),
+            inputs: self.inputs,
+            y_factor: match passing.y {
+                YTarget::Floats => 1.0,
+                YTarget::Passed { .. } => PASSED_FACTOR,
+                YTarget::BeforeNorm { .. } => NORMED_FACTOR,
+            },
+            first_part: run.start as i32,
+            end_part: run.end as i32,
+            splits: tiling.splits as i32,
+            stages: tiling.stages as i32,
+            ..TiledArgs::default()
+        }
+    }
+}
+
+fn grid(tiling: LinearTiling) -> Grid {
+    let LinearTiling { blocks, threads, shared, splits, .. } = tiling;
+    Grid { x: blocks, y: 1, threads, shared, cluster: splits }
 }
 
 fn no_space() -> BackendError {
@@ -241,7 +320,7 @@ fn size(l: &LinearArgs, run: &Range<usize>) -> LinearSize {
 }
 
 /// All kernels that steps of up to `max_rows` rows may need.
-fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
+fn keys(config: &KernelConfig, phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
     let mut keys = vec![];
     let expert_tiles = experts::tiles(phases, limits);
     for l in linears(phases) {
@@ -261,8 +340,18 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
                     [1, 2].map(|count| LinearTiling::of_tiles(size(l, &run), tokens, count, limits));
                 for LinearTiling { row_warps, segments, .. } in tilings.into_iter().flatten() {
                     let experts = counts.is_some();
-                    intern(&mut keys, KernelKey { format, tokens, row_warps, segments, gated, experts });
+                    let bytes = false;
+                    intern(
+                        &mut keys,
+                        KernelKey { format, tokens, row_warps, segments, gated, experts, bytes },
+                    );
                 }
+            }
+            if max_rows >= LEAST_BYTE_ROWS && takes_bytes(config, limits, l) {
+                let (tokens, row_warps) = (BYTE_TILE, TILE_RECORDS);
+                let key =
+                    KernelKey { format, tokens, row_warps, segments: 1, gated, experts: false, bytes: true };
+                intern(&mut keys, key);
             }
         }
     }
@@ -272,7 +361,10 @@ fn keys(phases: &[Phase], limits: &Limits, max_rows: usize) -> Vec<KernelKey> {
 /// The source of a kernel.
 pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey, limits: &Limits) -> KernelSource {
     let record = config.formats[key.format as usize].bytes();
-    let tile = TileSizes::of(key.tokens, record, key.row_warps, limits);
+    let (source, tile) = match key.bytes {
+        true => (Source::ByteLinear, TileSizes::of_bytes(record, limits)),
+        false => (Source::TiledLinear, TileSizes::of(key.tokens, record, key.row_warps, limits)),
+    };
     let mut defines = config.linear_defines(key.format as usize);
     defines.extend([
         (driver::TILE_TOKENS, key.tokens.to_string()),
@@ -280,5 +372,5 @@ pub(crate) fn linear_source(config: &KernelConfig, key: KernelKey, limits: &Limi
         ("OF_EXPERTS", key.experts.to_string()),
         sizes(&tile.constants(key.segments)),
     ]);
-    KernelSource { source: Source::TiledLinear, defines }
+    KernelSource { source, defines }
 }

@@ -147,7 +147,7 @@ mod tests {
     fn every_file_of_kernels_has_a_command_and_every_program_its_text() {
         let folder = tempfile::tempdir().unwrap();
         let written = write_programs(folder.path()).unwrap();
-        assert_eq!((written.programs, written.commands), (11, FILES.len()));
+        assert_eq!((written.programs, written.commands), (12, FILES.len()));
         let commands = fs::read_to_string(folder.path().join("compile_commands.json")).unwrap();
         for (file, _) in FILES {
             assert!(commands.contains(&format!("\"file\": \"{KERNELS}/{file}\"")), "{file}");

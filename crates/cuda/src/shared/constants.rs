@@ -60,6 +60,10 @@ shared_constants! {
     BYTES_ORDER: i32 = 0;
     /// ... and for codes in bits.
     BITS_ORDER: i32 = 1;
+    /// The order of columns in values that become bytes after they were passed as halves.
+    PLAIN_ORDER: i32 = 2;
+    /// Threads of a block that makes a row of x as bytes.
+    BYTES_THREADS: usize = 256;
     /// The most tokens of a step that one tile of a linear holds: larger steps are compute-bound, and may
     /// have several tiles.
     ONE_TILE: usize = 128;

@@ -39,6 +39,21 @@ shared_structs! {
         pad: i32,
     }
 
+    /// x of a linear phase as bytes (`kernels/x/byte_x.cuh`).
+    ByteX {
+        at: *mut u8,
+        /// `[group][tokens]`: the scale of the group before, divided by the group's scale.
+        ratios: *mut f32,
+        /// `[tokens]`: the scale of the last group.
+        scales: *mut f32,
+        /// Rows of a tile.
+        tokens: i64,
+        /// Columns of a group.
+        group: i32,
+        /// `BYTES_ORDER` or `BITS_ORDER`.
+        order: i32,
+    }
+
     /// Norms of values that are passed before their squares are added: the factor of the last norm is on
     /// them, and the linear phase after them applies the ratio of the factors to its sums.
     PassedNorms {
@@ -75,6 +90,15 @@ shared_structs! {
         /// On the values.
         factor: f32,
         pad: i32,
+    }
+
+    /// Makes x of a linear phase as bytes.
+    PrepareBytesArgs {
+        linear: LinearArgs,
+        /// The values as halves in `PLAIN_ORDER`, or nothing: then they are floats.
+        passed: HalfX,
+        x: ByteX,
+        inputs: *const u32,
     }
 
     /// Sorts the pairs of tokens and experts by expert (`kernels/launches/experts.cu`).
@@ -134,6 +158,12 @@ shared_structs! {
         splits: i32,
         /// Stages of the ring.
         stages: i32,
+    }
+
+    /// Computes a linear phase of a large step with x as bytes.
+    ByteLinearArgs {
+        tiled: TiledArgs,
+        x: ByteX,
     }
 
     /// What a block of attention takes: tokens of one slice, and keys.

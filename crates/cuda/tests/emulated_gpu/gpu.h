@@ -553,6 +553,7 @@ struct Gate {
 
 // There are no warpgroups (HAS_WGMMA): these are named, and not called.
 template <int N> struct Wgmma;
+template <int N> struct WgmmaBytes;
 void wgmma_fence();
 void wgmma_commit();
 template <int LEFT> void wgmma_wait();

@@ -4,7 +4,7 @@
 use tern_quant::{Q1_0, Q2_0, Q4_K, Q8_0, Quant};
 
 use super::{Attention, Case, GraphError, HostTensor, INPUTS, PAGE_LEN, Random, Step, linear, random_tensor};
-use crate::{Output, PageTable, Slice};
+use crate::{Activation, Output, PageTable, Slice};
 
 /// All of them.
 pub(super) fn batches() -> Result<Vec<Case>, GraphError> {
@@ -15,6 +15,10 @@ pub(super) fn batches() -> Result<Vec<Case>, GraphError> {
     for quant in [&Q1_0, &Q4_K] {
         // more columns and rows than the registers of a few tokens hold
         cases.push(linear(quant, 4400, 5120, 4)?);
+    }
+    for quant in [&Q1_0, &Q2_0] {
+        cases.push(layer(quant, 2)?);
+        cases.push(layer(quant, 300)?);
     }
     cases.push(sequences(None)?);
     cases.push(sequences(Some(50))?);
@@ -35,6 +39,36 @@ fn residual(quant: &'static Quant) -> Result<Case, GraphError> {
     let normed = case.graph.norm(sum, by, 1e-6)?;
     case.graph.linear(normed, w)?;
     case.sequence(&[4, 1, 3, 9], rng);
+    Ok(case)
+}
+
+/// A layer of a decoder whose linears pass values to each other in every way, with the attention of four heads,
+/// and a row of zeros.
+fn layer(quant: &'static Quant, tokens: usize) -> Result<Case, GraphError> {
+    const WIDTH: usize = 512;
+    let rng = &mut Random::new(8);
+    let mut case = Case::new(format!("layer {} tokens {tokens}", quant.name.to_lowercase()), 2e-3);
+    let mut values = rng.normals(INPUTS * WIDTH, 1.0);
+    values[..WIDTH].fill(0.0);
+    let x = case.matrix(HostTensor::from_f32("x", INPUTS, WIDTH, &values))?;
+    let x = case.graph.embed(x, 1.0);
+    let norm: Vec<f32> = rng.normals(WIDTH, 0.2).iter().map(|x| 1.0 + x).collect();
+    let norm = case.matrix(HostTensor::from_f32("norm", 1, WIDTH, &norm))?;
+    let mut linear = |case: &mut Case, name: &str, x, rows, cols| {
+        let weight = case.matrix(random_tensor(name, quant, rows, cols, rng)?)?;
+        case.graph.linear(x, weight)
+    };
+    let normed = case.graph.norm(x, norm, 1e-6)?;
+    let [q, k, v] = ["q", "k", "v"].map(|name| linear(&mut case, name, normed, WIDTH, WIDTH));
+    let attended = case.graph.attend(q?, k?, v?, Attention::full(4, 4, 128, 0.1))?;
+    let out = linear(&mut case, "out", attended, WIDTH, WIDTH)?;
+    let x = case.graph.add(x, out)?;
+    let normed = case.graph.norm(x, norm, 1e-6)?;
+    let [gate, up] = ["gate", "up"].map(|name| linear(&mut case, name, normed, 3 * WIDTH, WIDTH));
+    let hidden = case.graph.gated(gate?, up?, Activation::Silu)?;
+    let down = linear(&mut case, "down", hidden, WIDTH, 3 * WIDTH)?;
+    case.graph.add(x, down)?;
+    case.sequence(&[tokens], rng);
     Ok(case)
 }
 

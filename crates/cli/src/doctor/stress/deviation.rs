@@ -7,9 +7,9 @@ use tern::graph::{Random, divergence};
 /// Tokens of random texts. Attention to the last tokens of a long one is computed in slices.
 const TEXTS: [usize; 3] = [48, 48, 400];
 /// Tokens per step that are compared: a GPU has its own kernels for one, two, up to
-/// four, up to eight, and more.
+/// four, up to eight, and more, and may have x as bytes in steps of more than 128.
 const STEPS: [usize; 5] = [1, 2, 4, 8, LARGEST_STEP];
-pub(crate) const LARGEST_STEP: usize = 48;
+pub(crate) const LARGEST_STEP: usize = 192;
 /// A choice between two tokens is a near tie if their logits differ by at most this many
 /// deviations. Deviations are normally distributed: five are exceeded once in two million choices,
 /// most of which have larger gaps.
