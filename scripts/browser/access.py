@@ -201,7 +201,22 @@ def fits_a_phone(page: Page) -> str:
     want(not page.find("#sidebar").is_displayed(), "a tap beside the conversations does not close them")
     small = page.js("return all('.message .foot button').filter(node => node.checkVisibility() && node.getBoundingClientRect().height < 24).length")
     want(small == 0, f"{small} buttons are lower than 24 pixels")
+    if page.browser == "chromium":  # a keyboard of a touch screen has no Shift+Enter
+        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        page.reload()
+        count = len(page.texts())
+        page.find("#input").send_keys("One", Keys.ENTER, "two")
+        want(page.find("#input").get_attribute("value") == "One\ntwo", "Enter is no new line on a touch screen")
+        want(page.js("return byId('input').enterKeyHint") == "enter" and len(page.texts()) == count, "Enter sends on a touch screen")
+        page.click("#toggle-sidebar")
+        want(page.js("return document.activeElement.id") == "new-chat", "the list of conversations opens with a keyboard over it")
+        page.click("#shade")
+        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+    want(page.find("#new-chat-here").is_displayed(), "on a phone a new conversation needs the list of conversations")
+    page.click("#new-chat-here")
+    page.until(lambda: page.texts() == [], "the button begins a conversation")
     page.screen(None)
+    want(not page.find("#new-chat-here").is_displayed(), "two buttons begin a conversation on a desktop")
     return f"{PHONE[0]}x{PHONE[1]} without a sideways scroll"
 
 

@@ -97,6 +97,13 @@ def keeps_drafts(page: Page) -> str:
     want(written() == "", f"a message that was sent is still a draft: {written()!r}")
     page.new_chat()
     page.until(lambda: written() == "First words", "the draft of a new conversation is gone")
+    # an address with a text, as of a browser's search keyword
+    asked = len(page.listed())
+    page.open("?q=What%20is%20<b>this?")
+    want(written() == "First words\n\nWhat is <b>this?", f"with a text in the address the draft is {written()!r}")
+    want(page.texts() == [] and len(page.listed()) == asked, "a text in the address is sent")
+    page.reload()
+    want(written() == "First words\n\nWhat is <b>this?", f"a reload adds the text of the address again: {written()!r}")
     page.find("#input").clear()
     page.find("#input").send_keys("x", Keys.BACKSPACE)
     want(page.js("return Object.keys(localStorage).filter(name => name.startsWith('tern.draft.'))") == [], "an empty draft is stored")
@@ -368,6 +375,35 @@ def tabs_do_not_lose_chats(page: Page) -> str:
     page.driver.close()
     page.to_tab(first)
     return f"{len(counted)} questions of two tabs"
+
+
+def deletes_all(page: Page) -> str:
+    """All conversations at once, after a question, and with an undo that brings every message and draft back."""
+    page.seed(talk("With a draft"))
+    page.find("#input").send_keys("To be continued")
+    page.seed(talk("Shown"))
+    before = page.listed()
+    page.menu("#list-menu", "Delete all conversations")
+    page.until(lambda: f"({len(before)})" in page.text("dialog.ask p"), "the question has the number of conversations")
+    page.click("dialog.ask .row .plain:not(.strong)")
+    page.until(lambda: not page.count("dialog.ask"), "the question can be cancelled")
+    want(page.listed() == before, f"a cancelled deletion leaves {page.listed()}, want {before}")
+    page.menu("#list-menu", "Delete all conversations")
+    page.click("dialog.ask .strong")
+    page.until(lambda: page.listed() == [] and page.texts() == [], f"nothing is left: {page.listed()}")
+    page.click(".toast:last-child .plain")
+    page.until(lambda: page.listed() == before, f"an undo brings back {page.listed()}, want {before}")
+    page.until(lambda: page.texts() == ["Shown", "Yes."], f"the conversation that was shown has {page.texts()}")
+    page.open_chat("With a draft")
+    page.until(lambda: page.find("#input").get_attribute("value") == "To be continued", "a draft is gone after the undo")
+    page.find("#input").clear()
+    page.menu("#list-menu", "Delete all conversations")
+    page.click("dialog.ask .strong")
+    page.until(lambda: page.listed() == [], f"nothing is left: {page.listed()}")
+    page.reload()
+    left = page.run("const { store } = await page('store.js'); const found = []; await store.eachMessage(one => { found.push(one.content); }); return [...await store.conversations(), ...found];")
+    want(page.listed() == [] and left == [], f"after a reload this is left: {page.listed()}, {left}")
+    return f"{len(before)} conversations"
 
 
 def migrates(page: Page) -> str:

@@ -52,6 +52,16 @@ function readAloud() {
   });
 }
 
+/** `?q=TEXT` in the address, as of a browser's search keyword, is added to the draft: nothing is sent by a link. */
+function takeQuestion() {
+  const address = new URL(location.href);
+  const words = address.searchParams.get("q")?.trim();
+  address.searchParams.delete("q");
+  if (!words) return;
+  history.replaceState(null, "", address);
+  write([byId("input").value, words].filter(Boolean).join("\n\n"));
+}
+
 async function start() {
   startTheme();
   await loadLanguage();
@@ -90,6 +100,7 @@ async function start() {
   const id = location.hash.slice(1);
   if (id) await show(id);
   if (!app.chat.stored) { setAddress(); app.emit("chat", { end: true }); app.emit("state"); }
+  takeQuestion();
   await refreshList();
   byId("input").focus(); // no keyboard opens on a touch screen before it is touched
   document.body.classList.add("ready");
