@@ -153,8 +153,9 @@ class Page:
         self.run("await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));")
 
     def settled(self) -> None:
-        """Waits for the end of the answer and for the frame that draws it."""
+        """Waits until the answer has ended, is stored, and is drawn."""
         self.until(lambda: not self.running(), "the answer ends")
+        self.run("const { app } = await page('app.js'); await app.chat.ended;")
         self.frames()
 
     def send(self, text: str) -> None:
