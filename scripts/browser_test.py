@@ -52,6 +52,7 @@ DIRECT = [
     conversations.imports_markdown,
     conversations.imports_other_exports,
     conversations.saves_as_page,
+    conversations.prints,
     conversations.shares_a_file,
     conversations.tabs_do_not_lose_chats,
     conversations.deletes_all,

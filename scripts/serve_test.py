@@ -138,7 +138,8 @@ def main():
             print(f"skipped: {what} is missing")
         return present
 
-    package = lambda name: subprocess.run([python, "-c", f"import {name}"], stderr=subprocess.DEVNULL).returncode == 0
+    find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))"
+    package = lambda name: subprocess.run([python, "-c", find, name]).returncode == 0
     with server(args.tern, args.model) as (url, pid, lines):
         want(get(f"{url}/health", key=None)[0] == 200, "/health needs no key")
         for path in ["/", "/ready", "/metrics", "/v1/models"]:

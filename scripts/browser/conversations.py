@@ -306,6 +306,28 @@ def saves_as_page(page: Page) -> str:
     return f"{len(text)} characters"
 
 
+def prints(page: Page) -> str:
+    """Paper has the whole conversation, dark on light, without controls; its PDF is read by the page's own reader."""
+    page.settings(theme="dark")
+    page.seed([*(message for i in range(50) for message in talk(f"Question {i}", "Words.\n\n" * 8)), *SPECIMEN])
+    drawn = page.count(".message")
+    want(drawn < 102, f"{drawn} messages are drawn before: nothing is left to draw")
+    printed = page.driver.print_page()
+    text = page.run("const { pdfText } = await page('pdf.js'); return await pdfText(Uint8Array.from(atob(args[0]), c => c.charCodeAt(0)));", printed)
+    lacking = [i for i in range(50) if f"Question {i}\n" not in text]
+    want(not lacking and "fn main() {" in text, f"on paper these are missing: {lacking}, of {len(text)} characters")
+    for control in ("Message", "Search conversations", "of 8,192 tokens", "181 tokens"):
+        want(control not in text, f"paper has {control!r}")
+    if page.browser == "chromium":
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        colours = page.js("return [getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        want(colours == ["rgb(28, 32, 36)", "rgb(255, 255, 255)"], f"in the dark theme paper has the colours {colours}")
+    page.settings(theme="")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(text)} characters on paper"
+
+
 def shares_a_file(page: Page) -> str:
     """On systems with a menu for it, other programs get a conversation as a file that can be imported."""
     page.seed(talk("To share", "An answer"))

@@ -23,7 +23,8 @@ function showState() {
   byId("empty").hidden = !empty;
   byId("conversation-title").hidden = empty;
   byId("conversation-title").textContent = chat.title || t("conversation");
-  document.title = [empty ? "" : chat.title.slice(0, 60), model.id, "Tern"].filter(Boolean).join(" · ");
+  const title = [empty ? "" : chat.title.slice(0, 60), model.id, "Tern"].filter(Boolean).join(" · ");
+  document.title = chat.run ? `… ${title}` : title; // a tab in the background shows when its answer is complete
   showPicker(model.id);
   if (!empty) return;
   byId("empty-question").textContent = t(model.continues ? "question_text" : "question");
