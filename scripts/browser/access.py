@@ -89,15 +89,17 @@ def reads_answers_aloud(page: Page) -> str:
 
 
 def has_no_violations(page: Page, axe: Path) -> str:
-    """axe-core finds nothing, in every state of the page and in both themes."""
+    """axe-core finds nothing, in every state of the page; in the dark theme only its colours differ."""
     source = axe.read_text()
     checked = 0
 
     def check(state: str) -> None:
         nonlocal checked
-        page.js(source)
+        if not page.js("return Boolean(window.axe)"):
+            page.js(source)
+        rules = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}} if state.startswith("dark") else {}
         # the rule about `region` reports texts of toasts, which are announced by their role
-        found = page.run("const { violations } = await axe.run(document, { resultTypes: ['violations'] }); return violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).slice(0, 3).join(' ')}`)")
+        found = page.run("const { violations } = await axe.run(document, { resultTypes: ['violations'], ...args[0] }); return violations.map(one => `${one.id}: ${one.nodes.map(node => node.html).slice(0, 3).join(' ')}`)", rules)
         want(not found, f"{state}: axe finds {found}")
         checked += 1
 
