@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from selenium.webdriver.common.keys import Keys
 
 from .driver import Page, want
+from .files import drop
 from .texts import ATTACK, HOSTILE, MARKDOWN, SPECIMEN
 
 # Catches the files that the page saves, as [name, text].
@@ -403,6 +404,9 @@ def deletes_all(page: Page) -> str:
     """All conversations at once, after a question, and with an undo that brings every message and draft back."""
     page.seed(talk("With a draft"))
     page.find("#input").send_keys("To be continued")
+    drop(page, [("notes.txt", "text/plain", b"Terns migrate.")])
+    stored = "const { store } = await page('store.js'); return (await store.draft(location.hash.slice(1)))?.files.length"
+    page.until(lambda: page.run(stored) == 1, "a file is attached to the draft")
     page.seed(talk("Shown"))
     before = page.listed()
     page.menu("#list-menu", "Delete all conversations")
@@ -418,6 +422,7 @@ def deletes_all(page: Page) -> str:
     page.until(lambda: page.texts() == ["Shown", "Yes."], f"the conversation that was shown has {page.texts()}")
     page.open_chat("With a draft")
     page.until(lambda: page.find("#input").get_attribute("value") == "To be continued", "a draft is gone after the undo")
+    page.until(lambda: page.text("#files .chip b") == "notes.txt", "the file of a draft is gone after the undo")
     page.find("#input").clear()
     page.menu("#list-menu", "Delete all conversations")
     page.click("dialog.ask .strong")

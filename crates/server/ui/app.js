@@ -175,7 +175,7 @@ export async function removeMessage(message) {
 /** Deletes conversations. Can be undone.
  * @param {any[]} records */
 export async function removeChats(records) {
-  /** @type {{ record: any, messages: any[], draft: any }[]} */
+  /** @type {{ record: any, messages: any[], draft: any, files: any }[]} */
   const removed = [];
   let shown = "";
   for (let record of records) {
@@ -186,16 +186,18 @@ export async function removeChats(records) {
       record = { ...live.record };
     }
     const draft = memory.read(`tern.draft.${record.id}`);
-    removed.push({ record, messages: await store.remove(record.id), draft });
+    const files = await store.draft(record.id).catch(() => null);
+    removed.push({ record, messages: await store.remove(record.id), draft, files });
     memory.remove(`tern.draft.${record.id}`);
     app.emit("removed", record.id);
     if (app.chat.id === record.id) { shown = record.id; await show(""); }
   }
   app.emit("list");
   toast(removed.length === 1 ? t("chat_deleted") : t("chats_deleted", { n: removed.length }), { label: t("undo"), run: async () => {
-    for (const { record, messages, draft } of removed) {
+    for (const { record, messages, draft, files } of removed) {
       await store.putAll(record, messages);
       if (draft) memory.write(`tern.draft.${record.id}`, draft);
+      if (files) await store.putDraft(files).catch(() => {});
     }
     app.emit("list");
     if (removed.length === 1 || shown) await show(shown || removed[0].record.id);

@@ -76,10 +76,11 @@ function keepFiles() {
   store.putDraft({ id: draftId(), files }).catch(() => {});
 }
 
-/** Adds files to the message; those that cannot be used are named with the reason.
+/** Adds files to the message and returns them; those that cannot be used are named with the reason.
  * @param {any[]} entries
  * @param {boolean} folder whether something that was dropped is a folder */
 async function attach(entries, folder = false) {
+  const added = [];
   if (folder) toast(t("no_folders"));
   const room = MAX_FILES - files.length;
   if (entries.length > room) toast(t("too_many_files", { n: MAX_FILES }));
@@ -89,10 +90,12 @@ async function attach(entries, folder = false) {
     if (problem) toast(`${entry.name}: ${problem}`);
     if (file) {
       files.push(file);
+      added.push(file);
       keepFiles();
       announce(t("file_added", { name: file.name }));
     }
   }
+  return added;
 }
 
 /** Attaches a text that was pasted, unless the reader wants it in the message.
@@ -101,8 +104,7 @@ async function attachPasted(words) {
   const taken = new Set(files.map(({ name }) => name));
   let name = "pasted.txt";
   for (let n = 2; taken.has(name); n++) name = `pasted-${n}.txt`;
-  await attach([new File([words], name, { type: "text/plain" })]);
-  const file = files.find(one => one.name === name);
+  const [file] = await attach([new File([words], name, { type: "text/plain" })]);
   if (!file) return; // refused, with the reason
   toast(t("pasted_as_file", { name }), { label: t("paste_as_text"), run: () => {
     files = files.filter(one => one !== file);
