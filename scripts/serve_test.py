@@ -93,7 +93,7 @@ def run(name, command, **options):
 
 
 def browse(tern, model, name, command, *flags, key=None):
-    """Browser checks at a server of their own, on the CPU beside others; their output is printed as a whole."""
+    """Browser checks at a separate server, on the CPU beside others; their output is printed as a whole."""
     start = time.monotonic()
     with server(tern, model, "--device", "cpu", *flags, key=key) as (url, _, _):
         done = subprocess.run([*command, "--url", url], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
