@@ -16,7 +16,7 @@ def shows_the_server(page: Page) -> str:
     page.until(lambda: "KV cache" in page.text("#kv-text"), "the use of the KV cache is shown")
     facts = dict(page.js("return all('#state-facts > div').map(node => [...node.children].map(one => one.textContent))"))
     want(facts["Running streams"] == "0" and facts["Queued requests"] == "0", f"the state is {facts}")
-    page.until(lambda: "B" in page.text("#model-list small"), "the memory of the model is shown")
+    page.until(lambda: "B in memory" in page.text("#model-list small"), "the memory of the model is shown")
     details = json.loads(page.fetch("/api/tags")[0])["models"][0]["details"]
     kind = f"{details['family']} {details['parameter_size']} {details['quantization_level']}"
     want(f" · {kind} · " in page.text("#model-list small"), f"the model is {page.text('#model-list')!r}, want {kind!r}")

@@ -71,8 +71,9 @@ async function showModels() {
   } catch { /* names and states are shown without them */ }
   const several = models.list.length > 1;
   byId("model-list").replaceChildren(...models.list.map(({ id, status, context, sees, continues }) => {
-    const bytes = loaded.get(id) ?? sizes.get(id);
-    const details = [t(status || "loaded"), kinds.get(id), bytes ? size(bytes) : "", context ? t("tokens_of_context", { n: number(context) }) : "",
+    const [memory, file] = [loaded.get(id), sizes.get(id)]; // memory includes the KV cache
+    const bytes = memory ? t("in_memory", { size: size(memory) }) : file ? size(file) : "";
+    const details = [t(status || "loaded"), kinds.get(id), bytes, context ? t("tokens_of_context", { n: number(context) }) : "",
       sees ? t("sees_images") : "", continues ? t("continues_only") : ""].filter(Boolean).join(" · ");
     const act = status === "loaded" ? button("plain", t("unload"), () => change("/models/unload", id))
       : button("plain", t("load"), () => change("/models/load", id), { disabled: status === "loading" });

@@ -92,6 +92,7 @@ export default {
   import_other_format: "Die Datei enthält keine exportierten Unterhaltungen.",
   import_too_large: "Die Datei ist zu groß für den Import.",
   imported: "Importierte Unterhaltungen: {n}",
+  in_memory: "{size} im Speicher",
   keep_settings: "Für neue Unterhaltungen",
   key_copy: "Letzte Antwort kopieren",
   key_delete: "Unterhaltung löschen",

@@ -92,6 +92,7 @@ export default {
   import_other_format: "The file has no exported conversations.",
   import_too_large: "The file is too large to import.",
   imported: "Conversations imported: {n}",
+  in_memory: "{size} in memory",
   keep_settings: "Use for new conversations",
   key_copy: "Copy the last answer",
   key_delete: "Delete the conversation",

@@ -92,6 +92,7 @@ export default {
   import_other_format: "El archivo no tiene conversaciones exportadas.",
   import_too_large: "El archivo es demasiado grande para importarlo.",
   imported: "Conversaciones importadas: {n}",
+  in_memory: "{size} en memoria",
   keep_settings: "Para nuevas conversaciones",
   key_copy: "Copiar la última respuesta",
   key_delete: "Eliminar la conversación",

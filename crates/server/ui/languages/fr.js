@@ -92,6 +92,7 @@ export default {
   import_other_format: "Le fichier ne contient pas de conversations exportées.",
   import_too_large: "Le fichier est trop grand pour être importé.",
   imported: "Conversations importées : {n}",
+  in_memory: "{size} en mémoire",
   keep_settings: "Pour les nouvelles conversations",
   key_copy: "Copier la dernière réponse",
   key_delete: "Supprimer la conversation",

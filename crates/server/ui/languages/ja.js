@@ -92,6 +92,7 @@ export default {
   import_other_format: "ファイルに書き出された会話がありません。",
   import_too_large: "ファイルが大きすぎて読み込めません。",
   imported: "読み込んだ会話: {n}",
+  in_memory: "メモリ {size}",
   keep_settings: "新しい会話に使う",
   key_copy: "最後の回答をコピー",
   key_delete: "会話を削除",

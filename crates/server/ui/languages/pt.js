@@ -92,6 +92,7 @@ export default {
   import_other_format: "O arquivo não tem conversas exportadas.",
   import_too_large: "O arquivo é grande demais para importar.",
   imported: "Conversas importadas: {n}",
+  in_memory: "{size} na memória",
   keep_settings: "Para novas conversas",
   key_copy: "Copiar a última resposta",
   key_delete: "Excluir a conversa",

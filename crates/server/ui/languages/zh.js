@@ -92,6 +92,7 @@ export default {
   import_other_format: "该文件中没有导出的对话。",
   import_too_large: "该文件太大，无法导入。",
   imported: "已导入对话：{n}",
+  in_memory: "占用内存 {size}",
   keep_settings: "用于新对话",
   key_copy: "复制最后的回答",
   key_delete: "删除对话",
