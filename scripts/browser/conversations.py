@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from selenium.webdriver.common.keys import Keys
 
 from .driver import Page, want
+from .files import drop
 from .texts import ATTACK, HOSTILE, MARKDOWN, SPECIMEN
 
 # Catches the files that the page saves, as [name, text].
@@ -97,6 +98,13 @@ def keeps_drafts(page: Page) -> str:
     want(written() == "", f"a message that was sent is still a draft: {written()!r}")
     page.new_chat()
     page.until(lambda: written() == "First words", "the draft of a new conversation is gone")
+    # an address with a text, as of a browser's search keyword
+    asked = len(page.listed())
+    page.open("?q=What%20is%20<b>this?")
+    want(written() == "First words\n\nWhat is <b>this?", f"with a text in the address the draft is {written()!r}")
+    want(page.texts() == [] and len(page.listed()) == asked, "a text in the address is sent")
+    page.reload()
+    want(written() == "First words\n\nWhat is <b>this?", f"a reload adds the text of the address again: {written()!r}")
     page.find("#input").clear()
     page.find("#input").send_keys("x", Keys.BACKSPACE)
     want(page.js("return Object.keys(localStorage).filter(name => name.startsWith('tern.draft.'))") == [], "an empty draft is stored")
@@ -299,6 +307,28 @@ def saves_as_page(page: Page) -> str:
     return f"{len(text)} characters"
 
 
+def prints(page: Page) -> str:
+    """Paper has the whole conversation, dark on light, without controls; its PDF is read by the page's own reader."""
+    page.settings(theme="dark")
+    page.seed([*(message for i in range(50) for message in talk(f"Question {i}", "Words.\n\n" * 8)), *SPECIMEN])
+    drawn = page.count(".message")
+    want(drawn < 102, f"{drawn} messages are drawn before: nothing is left to draw")
+    printed = page.driver.print_page()
+    text = page.run("const { pdfText } = await page('pdf.js'); return await pdfText(Uint8Array.from(atob(args[0]), c => c.charCodeAt(0)));", printed)
+    lacking = [i for i in range(50) if f"Question {i}\n" not in text]
+    want(not lacking and "fn main() {" in text, f"on paper these are missing: {lacking}, of {len(text)} characters")
+    for control in ("Message", "Search conversations", "of 8,192 tokens", "181 tokens"):
+        want(control not in text, f"paper has {control!r}")
+    if page.browser == "chromium":
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        colours = page.js("return [getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        want(colours == ["rgb(28, 32, 36)", "rgb(255, 255, 255)"], f"in the dark theme paper has the colours {colours}")
+    page.settings(theme="")
+    page.menu(".chat:has([aria-current]) .more", "Delete")
+    return f"{len(text)} characters on paper"
+
+
 def shares_a_file(page: Page) -> str:
     """On systems with a menu for it, other programs get a conversation as a file that can be imported."""
     page.seed(talk("To share", "An answer"))
@@ -368,6 +398,39 @@ def tabs_do_not_lose_chats(page: Page) -> str:
     page.driver.close()
     page.to_tab(first)
     return f"{len(counted)} questions of two tabs"
+
+
+def deletes_all(page: Page) -> str:
+    """All conversations at once, after a question, and with an undo that brings every message and draft back."""
+    page.seed(talk("With a draft"))
+    page.find("#input").send_keys("To be continued")
+    drop(page, [("notes.txt", "text/plain", b"Terns migrate.")])
+    stored = "const { store } = await page('store.js'); return (await store.draft(location.hash.slice(1)))?.files.length"
+    page.until(lambda: page.run(stored) == 1, "a file is attached to the draft")
+    page.seed(talk("Shown"))
+    before = page.listed()
+    page.menu("#list-menu", "Delete all conversations")
+    page.until(lambda: f"({len(before)})" in page.text("dialog.ask p"), "the question has the number of conversations")
+    page.click("dialog.ask .row .plain:not(.strong)")
+    page.until(lambda: not page.count("dialog.ask"), "the question can be cancelled")
+    want(page.listed() == before, f"a cancelled deletion leaves {page.listed()}, want {before}")
+    page.menu("#list-menu", "Delete all conversations")
+    page.click("dialog.ask .strong")
+    page.until(lambda: page.listed() == [] and page.texts() == [], f"nothing is left: {page.listed()}")
+    page.click(".toast:last-child .plain")
+    page.until(lambda: page.listed() == before, f"an undo brings back {page.listed()}, want {before}")
+    page.until(lambda: page.texts() == ["Shown", "Yes."], f"the conversation that was shown has {page.texts()}")
+    page.open_chat("With a draft")
+    page.until(lambda: page.find("#input").get_attribute("value") == "To be continued", "a draft is gone after the undo")
+    page.until(lambda: page.text("#files .chip b") == "notes.txt", "the file of a draft is gone after the undo")
+    page.find("#input").clear()
+    page.menu("#list-menu", "Delete all conversations")
+    page.click("dialog.ask .strong")
+    page.until(lambda: page.listed() == [], f"nothing is left: {page.listed()}")
+    page.reload()
+    left = page.run("const { store } = await page('store.js'); const found = []; await store.eachMessage(one => { found.push(one.content); }); return [...await store.conversations(), ...found];")
+    want(page.listed() == [] and left == [], f"after a reload this is left: {page.listed()}, {left}")
+    return f"{len(before)} conversations"
 
 
 def migrates(page: Page) -> str:

@@ -46,7 +46,7 @@ const all = selector => [...document.querySelectorAll(selector)];
 
 class Page:
     def __init__(self, url: str, *, api_key: str | None = None, screenshots: Path | None = None,
-                 browser: str = "chromium", proxy: Proxy | None = None, seconds: float = 200) -> None:  # fmt: skip
+                 browser: str = "chromium", driver: webdriver.Chrome | webdriver.Firefox | None = None, proxy: Proxy | None = None, seconds: float = 200) -> None:  # fmt: skip
         parts = urlsplit(url)
         want(parts.scheme in ("http", "https") and parts.netloc, f"--url {url}: want http://HOST:PORT")
         self.origin = f"{parts.scheme}://{parts.netloc}"
@@ -61,7 +61,7 @@ class Page:
         self.deadline = time.monotonic() + seconds
         self.browser = browser
         self.proxy = proxy  # in Firefox, the network is slow or offline in the proxy
-        self.driver = start_chromium() if browser == "chromium" else start_firefox()
+        self.driver = driver or (start_chromium() if browser == "chromium" else start_firefox())
         self.driver.set_page_load_timeout(ONE_WAIT_S)
         self.driver.set_script_timeout(ONE_WAIT_S)
 
@@ -80,13 +80,14 @@ class Page:
         self.driver.get(self.address + query)
         self.ready()
 
-    def reload(self) -> None:
+    def reload(self, load: Callable[[], object] | None = None) -> None:
+        """Loads the page again, with `load` in its own way, and waits until the new one is ready."""
         self.js("document.before = true")
-        self.driver.refresh()
+        (load or self.driver.refresh)()
         self.ready()
 
     def ready(self) -> None:
-        """Waits until the page is ready: not the one before a reload, which Firefox may still have for a moment."""
+        """Waits until the page is ready: not the one before a `reload`, which a driver may still show for a moment."""
 
         def is_ready() -> bool:
             with contextlib.suppress(WebDriverException):  # a script that a navigation ends
@@ -152,8 +153,9 @@ class Page:
         self.run("await new Promise(resolve => requestAnimationFrame(() => requestAnimationFrame(resolve)));")
 
     def settled(self) -> None:
-        """Waits for the end of the answer and for the frame that draws it."""
+        """Waits until the answer has ended, is stored, and is drawn."""
         self.until(lambda: not self.running(), "the answer ends")
+        self.run("const { app } = await page('app.js'); await app.chat.ended;")
         self.frames()
 
     def send(self, text: str) -> None:
@@ -264,6 +266,7 @@ class Page:
 
     def stays_at_home(self) -> str:
         """The browser's own logs of everything so far: requests to the server of the page only, and no error."""
+        self.driver.get("about:blank")  # nothing more is requested
         asked = 0
         for entry in self.driver.get_log("performance"):
             event = json.loads(entry["message"])["message"]

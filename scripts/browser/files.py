@@ -7,6 +7,8 @@ import json
 import struct
 import zlib
 
+from selenium.webdriver.common.keys import Keys
+
 from .driver import Page, want
 from .proxy import Handler, Proxy
 from .settings import Scripted, delta
@@ -108,6 +110,38 @@ def attaches_texts(page: Page, script: Scripted) -> str:
     page.click("#files .file .small")
     page.click("#files .file .small")
     return f"{len(sent)} characters"
+
+
+def pastes_long_texts(page: Page, script: Scripted) -> str:
+    """A long text from the clipboard becomes a file, or text of the message if the reader prefers that."""
+    words = "\n".join(f"Line {i} of a long log" for i in range(300))
+    written = lambda: page.find("#input").get_attribute("value")
+
+    def paste(text: str) -> None:
+        page.js("byId('input').value = arguments[0]", text)
+        page.find("#input").send_keys(Keys.CONTROL, "ax")
+        page.until(lambda: written() == "", "the text is cut")
+        page.find("#input").send_keys("Why? ", Keys.CONTROL, "v")
+
+    page.new_chat()
+    paste("A short text")
+    page.until(lambda: written() == "Why? A short text", f"a short text is pasted as {written()!r}")
+    paste(words)
+    page.until(lambda: page.text("#files .chip b") == "pasted.txt", "a long text becomes a file")
+    want(written() == "Why? ", f"the long text is in the message as well: {len(written() or '')} characters")
+    page.find("#input").clear()
+    paste(words)
+    page.until(lambda: page.text("#files .chip b") == "pasted.txt\npasted-2.txt", f"a second text has another name: {page.text('#files .chip b')!r}")
+    page.click(".toast:last-child .plain")
+    page.until(lambda: written() == f"Why? {words}", "the text is inserted on demand")
+    want(page.text("#files .chip b") == "pasted.txt", "the file remains beside its text")
+    page.find("#input").clear()
+    script.chunks = [delta(content="Because."), delta(end="stop")]
+    page.ask("Explain")
+    sent = script.last["messages"][-1]["content"]
+    want(sent == f"File pasted.txt:\n```\n{words}\n```\n\nExplain", f"the message is sent as {sent[:80]!r}...")
+    page.js("all('.toast button').forEach(node => node.click())")
+    return f"{len(words)} characters"
 
 
 def reads_pdfs(page: Page) -> str:

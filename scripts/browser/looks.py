@@ -26,7 +26,7 @@ image.src = `data:image/png;base64,${args[0]}`;
 await image.decode();
 const canvas = document.createElement("canvas");
 [canvas.width, canvas.height] = [image.width, image.height];
-const context = canvas.getContext("2d");
+const context = canvas.getContext("2d", { willReadFrequently: true });
 context.drawImage(image, 0, 0);
 const rows = [];
 for (let y = 0; y < image.height; y += args[1]) {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
+import threading
 
-from .driver import Page, want
+from .driver import ONE_WAIT_S, Page, want
 from .proxy import Handler, Proxy
 
 
@@ -16,7 +16,10 @@ def shows_the_server(page: Page) -> str:
     page.until(lambda: "KV cache" in page.text("#kv-text"), "the use of the KV cache is shown")
     facts = dict(page.js("return all('#state-facts > div').map(node => [...node.children].map(one => one.textContent))"))
     want(facts["Running streams"] == "0" and facts["Queued requests"] == "0", f"the state is {facts}")
-    page.until(lambda: "B" in page.text("#model-list small"), "the memory of the model is shown")
+    page.until(lambda: "B in memory" in page.text("#model-list small"), "the memory of the model is shown")
+    details = json.loads(page.fetch("/api/tags")[0])["models"][0]["details"]
+    kind = f"{details['family']} {details['parameter_size']} {details['quantization_level']}"
+    want(f" · {kind} · " in page.text("#model-list small"), f"the model is {page.text('#model-list')!r}, want {kind!r}")
     want("loaded" in page.text("#model-list small") and "context of" in page.text("#model-list small"), f"the model is {page.text('#model-list')!r}")
     page.until(lambda: "tokens/s" in page.text("#state-facts"), "the speeds are shown after the second reading")
     page.picture("server")
@@ -33,15 +36,16 @@ def pulls(page: Page, proxy: Proxy) -> str:
     refusal = page.text("#panel-note")
     want(len(refusal) > 20 and "{" not in refusal, f"the refusal is {refusal!r}")
     asked = []
+    seen = threading.Event()  # the progress, which would go away at the end
 
     def pull(handler: Handler, body: bytes) -> bool:
         if handler.path != "/api/pull":
             return False
         asked.append(json.loads(body))
         handler.begin(200, [("content-type", "application/x-ndjson")])
-        for line in ({"status": "pulling manifest"}, *({"status": "pulling", "total": 1000000, "completed": n * 200000} for n in range(5)), {"status": "success"}):
-            handler.piece(json.dumps(line).encode() + b"\n")
-            time.sleep(0.15)
+        handler.piece(b'{"status": "pulling manifest"}\n{"status": "pulling", "total": 1000000, "completed": 600000}\n')
+        seen.wait(ONE_WAIT_S)
+        handler.piece(b'{"status": "success"}\n')
         handler.piece(b"")
         return True
 
@@ -49,7 +53,8 @@ def pulls(page: Page, proxy: Proxy) -> str:
     page.js("byId('pull-name').value = 'smollm2'")
     page.click("#pull-button")
     page.until(lambda: "600 kB of 1.0 MB" in page.text("#panel-note"), f"the progress is shown: {page.text('#panel-note')!r}")
-    want(page.find("#pull-progress").is_displayed(), "there is no bar")
+    want(page.find("#pull-progress").is_displayed() and page.js("return byId('pull-progress').position") == 0.6, "the bar does not show the progress")
+    seen.set()
     page.until(lambda: "is downloaded" in page.text("#panel-note"), "the end of the download is shown")
     want(asked == [{"model": "smollm2"}], f"the requests were {asked}")
     proxy.scripted.remove(pull)

@@ -26,6 +26,8 @@ def queues_messages(page: Page, script: Scripted) -> str:
     want(not page.find("#queued").is_displayed(), "a page without waiting messages shows some")
     begin(page, script, "First")
     asked = len(script.requests)
+    shown = page.js("return ['.copy', '.edit'].map(name => document.querySelector(`.user ${name}`).checkVisibility({ visibilityProperty: true }))")
+    want(shown == [True, False], f"during an answer a message can be copied, but not edited: {shown}")
     want(not page.find("#enqueue").is_displayed(), "an empty message can be queued")
     page.send("Second")
     page.until(lambda: waiting(page) == ["Second"], f"a message waits: {waiting(page)}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 
 from .driver import ONE_WAIT_S, Page, want
 from .proxy import Handler, Proxy
@@ -16,7 +15,6 @@ class Scripted:
     def __init__(self, proxy: Proxy) -> None:
         self.requests: list[dict[str, object]] = []
         self.chunks: list[dict[str, object]] | None = None
-        self.pause = 0.0
         self.gate = threading.Event()  # while it is not set, answers stay at their first chunk
         self.gate.set()
         proxy.scripted.append(self.answer)
@@ -30,7 +28,6 @@ class Scripted:
         handler.begin(200, [("content-type", "text/event-stream")])
         for chunk in self.chunks:
             handler.piece(f"data: {json.dumps(chunk)}\n\n".encode())
-            time.sleep(self.pause)
             self.gate.wait(ONE_WAIT_S)
         handler.piece(b"data: [DONE]\n\n")
         handler.piece(b"")
@@ -97,10 +94,18 @@ def sends_settings(page: Page, script: Scripted) -> str:
     page.ask("By default")
     want(script.last.get("seed") == 42, "new conversations do not begin with the settings that were chosen for them")
     page.js("localStorage.removeItem('tern.settings')")
-    # the defaults of the model are shown
+    # the defaults of the model are shown, and what arrives later leaves the other fields as they are
     page.reload()
     page.new_chat()
-    page.click("#open-settings")
+    page.run(
+        """const before = byId("p-seed") ?? null, { openSettings } = await page("settings.js");
+        if (before) throw new Error("the fields exist before the settings are opened");
+        openSettings();
+        window.typed = byId("p-seed");
+        typed.focus();"""
+    )
+    page.until(lambda: page.count("#other-parameters input"), "all parameters are shown")
+    want(page.js("return document.activeElement === typed && typed.isConnected"), "parameters that arrive later end what is typed in a field")
     props = json.loads(page.fetch("/props")[0])["default_generation_settings"]["params"]
     page.until(lambda: page.js("return byId('p-temperature').placeholder") == f"{props['temperature']:.2f}", "the default temperature is shown")
     page.click("#close-settings")
@@ -141,12 +146,14 @@ def mixes_adapters(page: Page, script: Scripted, proxy: Proxy) -> str:
 
 def thinks(page: Page, script: Scripted) -> str:
     script.chunks = [delta(reasoning_content="I think. "), delta(reasoning_content="Still."), delta(content="Done."), delta(end="stop"), usage(20, 9, 16)]
-    script.pause = 0.15
     page.new_chat()
+    script.gate.clear()
     page.send("Think")
     page.until(lambda: page.running() and "Thinking" in page.text(".thinking summary"), "the thoughts are shown while they stream")
+    want(page.js("return document.title").startswith("… "), "the tab does not show that an answer is generated")
+    script.gate.set()
     page.settled()
-    script.pause = 0
+    want(page.js("return document.title").startswith("Think"), "the tab does not show that the answer is complete")
     want(page.text(".thinking summary").startswith("Thought for"), f"the thinking is shown as {page.text('.thinking summary')!r}")
     want(not page.find(".thinking .markdown").is_displayed(), "the thoughts are not folded after the answer")
     want("16 cached" in page.stats() and "9 tokens" in page.stats(), f"the figures are {page.stats()!r}")
@@ -268,14 +275,12 @@ def uses_mcp(page: Page, script: Scripted, proxy: Proxy) -> str:
     page.click("#open-settings")
     page.click("#fetch-tools")
     page.until(lambda: "reloaded" in page.text("#mcp-tools"), "another origin needs a reload")
-    page.click("#mcp-tools .permission button")
-    page.ready()
-    page.until(lambda: "connect=http%3A%2F%2F127.0.0.1%3A9" in page.driver.current_url, "the page is loaded again with the permission")
+    page.reload(lambda: page.click("#mcp-tools .permission button"))
+    want("connect=http%3A%2F%2F127.0.0.1%3A9" in page.driver.current_url, f"the page is loaded again without the permission: {page.driver.current_url}")
     page.click("#open-settings")
     want("may connect to http://127.0.0.1:9" in page.text("#mcp-permitted"), f"the permissions shown are {page.text('#mcp-permitted')!r}")
-    page.click("#mcp-permitted button")
-    page.until(lambda: "connect=" not in page.driver.current_url, "the permission can be withdrawn")
-    page.ready()
+    page.reload(lambda: page.click("#mcp-permitted button"))
+    want("connect=" not in page.driver.current_url, f"the permission is not withdrawn: {page.driver.current_url}")
     proxy.scripted.remove(server)
     proxy.scripted.remove(flood)
     return f"{len(asked)} requests"

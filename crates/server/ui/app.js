@@ -172,26 +172,35 @@ export async function removeMessage(message) {
   } });
 }
 
-/** Deletes a conversation. Can be undone.
- * @param {any} record */
-export async function removeChat(record) {
-  const live = running.get(record.id);
-  if (live) { // its answer would store the conversation again
-    live.run?.abort();
-    await live.ended;
-    record = { ...live.record };
+/** Deletes conversations. Can be undone.
+ * @param {any[]} records */
+export async function removeChats(records) {
+  /** @type {{ record: any, messages: any[], draft: any, files: any }[]} */
+  const removed = [];
+  let shown = "";
+  for (let record of records) {
+    const live = running.get(record.id);
+    if (live) { // its answer would store the conversation again
+      live.run?.abort();
+      await live.ended;
+      record = { ...live.record };
+    }
+    const draft = memory.read(`tern.draft.${record.id}`);
+    const files = await store.draft(record.id).catch(() => null);
+    removed.push({ record, messages: await store.remove(record.id), draft, files });
+    memory.remove(`tern.draft.${record.id}`);
+    app.emit("removed", record.id);
+    if (app.chat.id === record.id) { shown = record.id; await show(""); }
   }
-  const draft = memory.read(`tern.draft.${record.id}`);
-  const messages = await store.remove(record.id);
-  memory.remove(`tern.draft.${record.id}`);
-  app.emit("removed", record.id);
-  if (app.chat.id === record.id) await show("");
   app.emit("list");
-  toast(t("chat_deleted"), { label: t("undo"), run: async () => {
-    await store.putAll(record, messages);
-    if (draft) memory.write(`tern.draft.${record.id}`, draft);
+  toast(removed.length === 1 ? t("chat_deleted") : t("chats_deleted", { n: removed.length }), { label: t("undo"), run: async () => {
+    for (const { record, messages, draft, files } of removed) {
+      await store.putAll(record, messages);
+      if (draft) memory.write(`tern.draft.${record.id}`, draft);
+      if (files) await store.putDraft(files).catch(() => {});
+    }
     app.emit("list");
-    await show(record.id);
+    if (removed.length === 1 || shown) await show(shown || removed[0].record.id);
   } });
 }
 

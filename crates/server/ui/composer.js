@@ -12,7 +12,10 @@ import { enqueue, queued, sendNext, startQueue } from "./queue.js";
 import { store } from "./store.js";
 
 const DRAFT = "tern.draft.";
+/** A longer text that is pasted becomes a file: it would bury what is asked about it. */
+const LONG_PASTE = 4000;
 const input = byId("input"), sendButton = byId("send");
+const touch = matchMedia("(pointer: coarse)");
 /** Files that will be sent with the message. @type {any[]} */
 let files = [];
 /** Tokens of the text that is being written. */
@@ -73,10 +76,11 @@ function keepFiles() {
   store.putDraft({ id: draftId(), files }).catch(() => {});
 }
 
-/** Adds files to the message; those that cannot be used are named with the reason.
+/** Adds files to the message and returns them; those that cannot be used are named with the reason.
  * @param {any[]} entries
  * @param {boolean} folder whether something that was dropped is a folder */
 async function attach(entries, folder = false) {
+  const added = [];
   if (folder) toast(t("no_folders"));
   const room = MAX_FILES - files.length;
   if (entries.length > room) toast(t("too_many_files", { n: MAX_FILES }));
@@ -86,10 +90,29 @@ async function attach(entries, folder = false) {
     if (problem) toast(`${entry.name}: ${problem}`);
     if (file) {
       files.push(file);
+      added.push(file);
       keepFiles();
       announce(t("file_added", { name: file.name }));
     }
   }
+  return added;
+}
+
+/** Attaches a text that was pasted, unless the reader wants it in the message.
+ * @param {string} words */
+async function attachPasted(words) {
+  const taken = new Set(files.map(({ name }) => name));
+  let name = "pasted.txt";
+  for (let n = 2; taken.has(name); n++) name = `pasted-${n}.txt`;
+  const [file] = await attach([new File([words], name, { type: "text/plain" })]);
+  if (!file) return; // refused, with the reason
+  toast(t("pasted_as_file", { name }), { label: t("paste_as_text"), run: () => {
+    files = files.filter(one => one !== file);
+    keepFiles();
+    input.setRangeText(words, input.selectionStart, input.selectionEnd, "end");
+    write(input.value);
+    input.focus();
+  } });
 }
 
 /** Counts the tokens of the draft a moment after the last key. */
@@ -145,7 +168,7 @@ function showState() {
   const model = models.of(app.chat.record.settings.model);
   input.placeholder = t(model.continues ? "text_to_continue" : "message");
   byId("file-input").accept = `text/*,.pdf,.csv,.json,.md,.toml,.yaml,.yml,.rs,.py,.js,.ts,.c,.cpp,.h,.go,.java,.sh,.sql,.xml${model.sees ? ",image/*" : ""}`;
-  byId("camera").hidden = !model.sees || !matchMedia("(pointer: coarse)").matches;
+  byId("camera").hidden = !model.sees || !touch.matches;
   showMeter();
 }
 
@@ -165,8 +188,10 @@ export function startComposer() {
   });
   byId("enqueue").addEventListener("click", () => { submit(); focusInput(); });
   input.addEventListener("input", () => write(input.value));
+  input.enterKeyHint = touch.matches ? "enter" : "send";
   input.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return; // an input method's Enter picks a word
+    if (touch.matches && !event.ctrlKey && !event.metaKey) return; // its keyboard has no other key for a new line
     event.preventDefault();
     submit();
   });
@@ -183,9 +208,11 @@ export function startComposer() {
     event.target.value = "";
   });
   input.addEventListener("paste", (/** @type {any} */ event) => {
-    if (!event.clipboardData.files.length) return;
+    const words = event.clipboardData.getData("text/plain");
+    if (event.clipboardData.files.length) attach([...event.clipboardData.files]);
+    else if (words.length > LONG_PASTE && !models.of(app.chat.record.settings.model).continues) attachPasted(words);
+    else return;
     event.preventDefault();
-    attach([...event.clipboardData.files]);
   });
   addEventListener("dragover", event => {
     if (!event.dataTransfer?.types.includes("Files")) return;

@@ -23,7 +23,8 @@ function showState() {
   byId("empty").hidden = !empty;
   byId("conversation-title").hidden = empty;
   byId("conversation-title").textContent = chat.title || t("conversation");
-  document.title = [empty ? "" : chat.title.slice(0, 60), model.id, "Tern"].filter(Boolean).join(" · ");
+  const title = [empty ? "" : chat.title.slice(0, 60), model.id, "Tern"].filter(Boolean).join(" · ");
+  document.title = chat.run ? `… ${title}` : title; // a tab in the background shows when its answer is complete
   showPicker(model.id);
   if (!empty) return;
   byId("empty-question").textContent = t(model.continues ? "question_text" : "question");
@@ -50,6 +51,16 @@ function readAloud() {
     if (rest) setTimeout(announce, 400, rest);
     message = null;
   });
+}
+
+/** `?q=TEXT` in the address, as of a browser's search keyword, is added to the draft: nothing is sent by a link. */
+function takeQuestion() {
+  const address = new URL(location.href);
+  const words = address.searchParams.get("q")?.trim();
+  address.searchParams.delete("q");
+  if (!words) return;
+  history.replaceState(null, "", address);
+  write([byId("input").value, words].filter(Boolean).join("\n\n"));
 }
 
 async function start() {
@@ -90,6 +101,7 @@ async function start() {
   const id = location.hash.slice(1);
   if (id) await show(id);
   if (!app.chat.stored) { setAddress(); app.emit("chat", { end: true }); app.emit("state"); }
+  takeQuestion();
   await refreshList();
   byId("input").focus(); // no keyboard opens on a touch screen before it is touched
   document.body.classList.add("ready");

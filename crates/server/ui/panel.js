@@ -58,18 +58,22 @@ async function showState() {
   }
 }
 
-/** The models with their sizes, and buttons to load and unload. */
+/** The models with their kinds and sizes, and buttons to load and unload. */
 async function showModels() {
-  const sizes = new Map(), loaded = new Map();
+  const sizes = new Map(), loaded = new Map(), kinds = new Map();
   try {
     const [tags, ps] = await Promise.all(["/api/tags", "/api/ps"].map(async path => (await (await get(path)).json()).models));
-    for (const { name, size } of tags) sizes.set(name.replace(/:latest$/, ""), size);
+    for (const { name, size, details: { family, parameter_size: parameters, quantization_level: format } } of tags) {
+      sizes.set(name.replace(/:latest$/, ""), size);
+      kinds.set(name.replace(/:latest$/, ""), [family, parameters, format].filter(Boolean).join(" "));
+    }
     for (const { name, size } of ps) loaded.set(name.replace(/:latest$/, ""), size);
-  } catch { /* names and states are shown without sizes */ }
+  } catch { /* names and states are shown without them */ }
   const several = models.list.length > 1;
   byId("model-list").replaceChildren(...models.list.map(({ id, status, context, sees, continues }) => {
-    const bytes = loaded.get(id) ?? sizes.get(id);
-    const details = [t(status || "loaded"), bytes ? size(bytes) : "", context ? t("tokens_of_context", { n: number(context) }) : "",
+    const [memory, file] = [loaded.get(id), sizes.get(id)]; // memory includes the KV cache
+    const bytes = memory ? t("in_memory", { size: size(memory) }) : file ? size(file) : "";
+    const details = [t(status || "loaded"), kinds.get(id), bytes, context ? t("tokens_of_context", { n: number(context) }) : "",
       sees ? t("sees_images") : "", continues ? t("continues_only") : ""].filter(Boolean).join(" · ");
     const act = status === "loaded" ? button("plain", t("unload"), () => change("/models/unload", id))
       : button("plain", t("load"), () => change("/models/load", id), { disabled: status === "loading" });

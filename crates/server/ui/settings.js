@@ -80,8 +80,7 @@ function draw() {
   byId("system").disabled = continues;
   byId("system").placeholder = t(continues ? "no_template" : "models_default");
   byId("parameters").replaceChildren(...PARAMETERS.map(numberField));
-  byId("more-parameters").hidden = !others.length;
-  byId("other-parameters").replaceChildren(...others.map(numberField));
+  drawOthers();
   byId("effort").replaceChildren(...EFFORTS.map(value => el("option", { value }, t(value ? `effort_${value}` : "default"))));
   byId("effort").value = now.effort;
   byId("format").replaceChildren(...FORMATS.map(value => el("option", { value }, t(`format_${value || "free"}`))));
@@ -105,6 +104,11 @@ function draw() {
   showChanged();
 }
 
+function drawOthers() {
+  byId("more-parameters").hidden = !others.length;
+  byId("other-parameters").replaceChildren(...others.map(numberField));
+}
+
 /** The parameters that the server has beyond those with a field of their own. */
 async function readOthers() {
   if (others.length) return;
@@ -114,7 +118,7 @@ async function readOthers() {
     others = Object.entries(components.schemas.SamplingParameters.properties).filter(([name]) => !own.has(name))
       .map(([name, { type, minimum, maximum, description }]) =>
         ({ name, min: minimum, max: maximum, step: type === "integer" ? 1 : "any", help: description }));
-    if (dialog.open) draw();
+    drawOthers(); // alone: something may be typed in another field already
   } catch { /* they can be set on the server */ }
 }
 

@@ -1,6 +1,6 @@
 /** Keyboard shortcuts: one table for the keys and for the sheet that lists them. */
 
-import { app, removeChat, regenerate, show, stop } from "./app.js";
+import { app, removeChats, regenerate, show, stop } from "./app.js";
 import { byId, copyFrom, el, iconButton, openDialog } from "./dom.js";
 import { t } from "./language.js";
 import { focusInput } from "./composer.js";
@@ -29,7 +29,7 @@ const SHORTCUTS = [
   { key: "k", text: "key_previous", run: () => step(-1) },
   { key: "g", text: "key_end", run: toEnd },
   { key: "t", text: "key_theme", run: toggleTheme },
-  { key: "Ctrl+Shift+Backspace", anywhere: true, text: "key_delete", run: () => { if (app.chat.stored) removeChat({ ...app.chat.record }); } },
+  { key: "Ctrl+Shift+Backspace", anywhere: true, text: "key_delete", run: () => { if (app.chat.stored) removeChats([{ ...app.chat.record }]); } },
 ];
 
 const OF_INPUT = [{ key: "Enter", text: "key_send" }, { key: "Shift+Enter", text: "key_line" }];

@@ -1,6 +1,6 @@
 /** The list of conversations: search, folders by date, and what can be done with each. */
 
-import { app, removeChat, show } from "./app.js";
+import { app, removeChats, show } from "./app.js";
 import { beginning, openChat, running } from "./chat.js";
 import { ask, button, byId, download, el, iconButton, openMenu, toast } from "./dom.js";
 import { month, t } from "./language.js";
@@ -95,7 +95,7 @@ function actions(record) {
     { label: t("export_json"), run: async () => download(fileName(titleOf(record), "json"), await oneJson(record), "application/json") },
     ...(navigator.canShare?.({ files: [new File([""], "a.json", { type: "application/json" })] }) ? [{ label: t("share"), run: () => shareFile(record) }] : []),
     null,
-    { label: t("delete"), run: () => removeChat(record) },
+    { label: t("delete"), run: () => removeChats([record]) },
   ];
 }
 
@@ -181,13 +181,19 @@ async function exportAllMarkdown() {
   download(`tern-${new Date().toISOString().slice(0, 10)}.md`, parts.join("\n---\n\n"), "text/markdown");
 }
 
+async function removeAll() {
+  const sure = await ask(t("delete_all_question", { n: records.length }), null, t("delete"));
+  if (sure !== null) await removeChats(records);
+}
+
 /** Opens or closes the sidebar; on a narrow screen it lies over the conversation. */
 export function toggleSidebar(open = !document.body.classList.contains("with-sidebar")) {
   document.body.classList.toggle("with-sidebar", open);
   byId("toggle-sidebar").setAttribute("aria-expanded", String(open));
   if (matchMedia("(max-width: 56rem)").matches) {
     byId("content").inert = open;
-    if (open) byId("search").focus(); else byId("toggle-sidebar").focus();
+    // on a touch screen a keyboard would open over the list
+    if (open) byId(matchMedia("(pointer: coarse)").matches ? "new-chat" : "search").focus(); else byId("toggle-sidebar").focus();
   }
 }
 
@@ -204,11 +210,14 @@ export function startSidebar() {
   byId("toggle-sidebar").addEventListener("click", () => toggleSidebar());
   byId("shade").addEventListener("click", () => toggleSidebar(false));
   byId("new-chat").addEventListener("click", async () => { await show(""); closeIfNarrow(); });
+  byId("new-chat-here").addEventListener("click", () => show(""));
   byId("chats").addEventListener("click", (/** @type {any} */ event) => { if (event.target.closest("a, .found")) closeIfNarrow(); });
   byId("list-menu").addEventListener("click", (/** @type {Event} */ event) => openMenu(event.currentTarget, [
     { label: t("import"), run: () => byId("import-input").click() },
     { label: t("export_all"), disabled: !records.length, run: exportAll },
     { label: t("export_all_markdown"), disabled: !records.length, run: exportAllMarkdown },
+    null,
+    { label: t("delete_all"), disabled: !records.length, run: removeAll },
   ]));
   byId("import-input").addEventListener("change", (/** @type {any} */ event) => {
     if (event.target.files[0]) importFile(event.target.files[0]);

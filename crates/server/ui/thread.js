@@ -127,6 +127,7 @@ export function startThread() {
     if (scroller.scrollTop < NEAR_TOP) showMore();
   }, { passive: true });
   byId("latest").addEventListener("click", toEnd);
+  addEventListener("beforeprint", () => { first = 0; draw(); }); // paper has all messages
   new ResizeObserver(followEnd).observe(scroller);
   new ResizeObserver(followEnd).observe(thread); // formulas and pictures arrive later than their text
 }
