@@ -146,6 +146,7 @@ impl ModelArgs {
             threads: self.threads,
             reproducible: self.reproducible,
             experts: self.experts,
+            gpu_layers: self.gpu_layers,
             speculation: self.speculate,
             draft_max: self.draft_max,
             context: match self.context {
@@ -191,7 +192,7 @@ impl ModelArgs {
 
     /// Opens the requested device.
     pub(crate) fn backend(&self) -> CliResult<Box<dyn Backend>> {
-        Ok(self.device.open(self.device_options())?)
+        Ok(self.usual_options().open_device()?)
     }
 
     pub(crate) fn device_options(&self) -> DeviceOptions {

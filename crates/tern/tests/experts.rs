@@ -7,7 +7,7 @@ use tern::graph::{
     Reference, Reserve, Roles, Step, StepOutput, Ticket,
 };
 use tern::models::Shape;
-use tern::{Context, Device, DeviceOptions, ExpertPlacement, LoadOptions, OpenedModel, Silent};
+use tern::{Context, Device, DeviceOptions, ExpertPlacement, LoadOptions, OnHost, OpenedModel, Silent};
 
 /// The reference with a given number of bytes of memory.
 struct Small(Reference, u64);
@@ -60,6 +60,10 @@ fn opened(experts: ExpertPlacement) -> OpenedModel {
     OpenedModel::random(&shape, &tern::quant::Q8_0, &options, &Silent).unwrap()
 }
 
+fn on_host(layers: usize) -> OnHost {
+    if layers == 0 { OnHost::Nothing } else { OnHost::Experts(layers) }
+}
+
 fn device(bytes: u64) -> Box<dyn Backend> {
     Box::new(Small(Reference::new(), bytes))
 }
@@ -67,15 +71,15 @@ fn device(bytes: u64) -> Box<dyn Backend> {
 #[test]
 fn as_few_experts_leave_a_device_as_its_memory_requires() {
     let model = opened(ExpertPlacement::Auto);
-    let plan = |layers| model.memory(&*device(0), CAPACITY, layers).unwrap();
-    let layers = |bytes| model.host_layers(&*device(bytes), |_| CAPACITY).unwrap();
+    let plan = |layers| model.memory(&*device(0), CAPACITY, on_host(layers)).unwrap();
+    let layers = |bytes| model.on_host(&*device(bytes), |_| Ok(CAPACITY)).unwrap();
     assert_eq!(model.model.graph.expert_layers(), 3);
     for n in 0..3 {
         assert!(plan(n).total() > plan(n + 1).total());
         let fits = plan(n).total() * 20 / 19 + 1; // a twentieth is spared
-        assert_eq!((layers(fits), layers(fits - 2)), (n, n + 1), "{fits} bytes");
+        assert_eq!((layers(fits), layers(fits - 2)), (on_host(n), on_host(n + 1)), "{fits} bytes");
     }
-    assert_eq!(layers(0), 3); // the plan says that even this does not fit
+    assert_eq!(layers(0), on_host(3)); // the plan says that even this does not fit
     let text = plan(2).to_string();
     let host = plan(2).host.unwrap();
     assert_eq!(plan(2).weights + host.weights, model.weight_bytes());
@@ -94,7 +98,7 @@ fn a_model_that_is_larger_than_its_device_runs() {
     };
     let (want, _) = logits(opened(ExpertPlacement::Device), device(1 << 40));
     let model = opened(ExpertPlacement::Auto);
-    let bytes = model.memory(&*device(0), CAPACITY, 2).unwrap().total() * 20 / 19 + 1;
+    let bytes = model.memory(&*device(0), CAPACITY, on_host(2)).unwrap().total() * 20 / 19 + 1;
     assert!(bytes < model.weight_bytes() + (1 << 20));
     let (got, name) = logits(model, device(bytes));
     assert!(name.contains("with the experts of 2 of 3 layers on "), "{name}");
@@ -105,17 +109,17 @@ fn a_model_that_is_larger_than_its_device_runs() {
 #[test]
 fn placements_are_checked() {
     let layers = |experts, device: &dyn Backend| {
-        opened(experts).host_layers(device, |_| CAPACITY).map_err(|e| e.to_string())
+        opened(experts).on_host(device, |_| Ok(CAPACITY)).map_err(|e| e.to_string())
     };
     let small = device(0);
-    assert_eq!(layers(ExpertPlacement::Device, &*small), Ok(0));
-    assert_eq!(layers(ExpertPlacement::Host(None), &*small), Ok(3));
-    assert_eq!(layers(ExpertPlacement::Host(Some(2)), &*small), Ok(2));
+    assert_eq!(layers(ExpertPlacement::Device, &*small), Ok(on_host(0)));
+    assert_eq!(layers(ExpertPlacement::Host(None), &*small), Ok(on_host(3)));
+    assert_eq!(layers(ExpertPlacement::Host(Some(2)), &*small), Ok(on_host(2)));
     let message = "tiny-qwen3moe:q8_0: experts of 4 layers were requested for the CPU, 3 layers have experts";
     assert_eq!(layers(ExpertPlacement::Host(Some(4)), &*small), Err(message.into()));
     // on the CPU all experts are in host memory anyway
     let cpu = Device::Cpu.open(DeviceOptions { threads: Some(1), ..DeviceOptions::default() }).unwrap();
-    assert_eq!(layers(ExpertPlacement::Host(Some(2)), &*cpu), Ok(0));
+    assert_eq!(layers(ExpertPlacement::Host(Some(2)), &*cpu), Ok(on_host(0)));
     for text in ["auto", "device", "cpu", "cpu:12"] {
         assert_eq!(text.parse::<ExpertPlacement>().unwrap().to_string(), text);
     }

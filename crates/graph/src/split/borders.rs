@@ -95,11 +95,10 @@ impl Nodes<'_> {
         let last = nodes().rev().find_map(|(at, span)| span.filter(|[first, _]| *first < border).map(|_| at));
         let from = last.map_or(0, |last| last + 1);
         let later = nodes().find_map(|(at, span)| span.filter(|[_, last]| *last >= border).map(|_| at));
-        let is_output =
-            |at: &usize| {
-                let node = &self.graph.nodes[*at];
-                node.value.outputs_only || !node.op.weights().is_empty()
-            };
+        let is_output = |at: &usize| {
+            let node = &self.graph.nodes[*at];
+            node.value.outputs_only || !node.op.weights().is_empty()
+        };
         let to = later.or_else(|| (from..self.graph.nodes.len()).find(is_output));
         let to = to.unwrap_or(self.graph.nodes.len());
         if from > to {

@@ -66,12 +66,13 @@ impl LayerGroup {
         }
         let starts = [0].into_iter().chain(borders.iter().copied());
         let ends = borders.iter().copied().chain([graph.layers()]);
-        let members = devices.into_iter().zip(parts).zip(starts.zip(ends)).map(|((backend, part), layers)| {
-            let name = format!("{} on {}", span(layers), backend.info().name);
-            let LayerPart { weights, roles, kv, states, .. } = part;
-            let names = weights.iter().map(|w| graph.weights[*w].name.clone());
-            Member { backend, weights: names.zip(roles).collect(), kv, states, name }
-        });
+        let members =
+            devices.into_iter().zip(parts).zip(starts.zip(ends)).map(|((backend, part), layers)| {
+                let name = format!("{} on {}", span(layers), backend.info().name);
+                let LayerPart { weights, roles, kv, states, .. } = part;
+                let names = weights.iter().map(|w| graph.weights[*w].name.clone());
+                Member { backend, weights: names.zip(roles).collect(), kv, states, name }
+            });
         let (members, borders) = (members.collect(), borders.to_vec());
         Ok(LayerGroup { members, borders, buffers: vec![], programs: vec![], finished: Finished::default() })
     }
@@ -146,10 +147,10 @@ impl Member {
         match what {
             Reserve::Kv(spec) => {
                 let windowed = (0..self.kv.len()).filter(|layer| spec.is_windowed(self.kv[*layer]));
-                let window = spec.window.as_ref().map(|window| WindowLayers {
-                    layers: windowed.collect(),
-                    pages: window.pages,
-                });
+                let window = spec
+                    .window
+                    .as_ref()
+                    .map(|window| WindowLayers { layers: windowed.collect(), pages: window.pages });
                 let window = window.filter(|window| !window.layers.is_empty());
                 let layers = self.kv.iter().filter_map(|layer| spec.layers.get(*layer).copied()).collect();
                 Reserve::Kv(KvSpec { layers, window, ..*spec })
@@ -190,12 +191,8 @@ impl Stage {
 impl Backend for LayerGroup {
     fn info(&self) -> DeviceInfo {
         let names: Vec<_> = self.members.iter().map(|member| member.name.as_str()).collect();
-        let mut info = DeviceInfo {
-            name: names.join(", "),
-            memory_total: 0,
-            memory_free: 0,
-            step_tokens: usize::MAX,
-        };
+        let mut info =
+            DeviceInfo { name: names.join(", "), memory_total: 0, memory_free: 0, step_tokens: usize::MAX };
         for of in self.members.iter().map(|member| member.backend.info()) {
             info.memory_total = info.memory_total.saturating_add(of.memory_total);
             info.memory_free = info.memory_free.saturating_add(of.memory_free);
@@ -333,7 +330,9 @@ impl Backend for LayerGroup {
     /// The bytes of the devices one after the other.
     fn read_cache(&mut self, from: Buffer, place: Place, to: &mut Vec<u8>) -> Result<()> {
         for at in 0..self.members.len() {
-            let Some(held) = self.held(from, at).filter(|held| held.bytes[index(place)] > 0) else { continue };
+            let Some(held) = self.held(from, at).filter(|held| held.bytes[index(place)] > 0) else {
+                continue;
+            };
             let member = &mut self.members[at];
             member.backend.read_cache(held.buffer, place, to).map_err(|error| member.error(error))?;
         }

@@ -55,7 +55,8 @@ impl Graph {
             part.add(at, op, self.nodes[at].value);
         }
         if end < self.nodes.len() {
-            let crossing: Vec<Val> = self.crossing(end).into_iter().map(|value| part.value_of(value)).collect();
+            let crossing: Vec<Val> =
+                self.crossing(end).into_iter().map(|value| part.value_of(value)).collect();
             let joined = crossing.into_iter().reduce(|before, value| {
                 let width = part.to.width(before) + part.to.width(value);
                 let op = Op::JoinHeads { a: before, b: value, heads: 1 };
