@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde_json::json;
 use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StepSizes, Want, WindowPages};
 use tern::graph::{PageTable, Random, Sample, Slice, StateSlots};
-use tern::{Context, OpenedModel, PAGE_LEN};
+use tern::{Context, OnHost, OpenedModel, PAGE_LEN};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};

@@ -207,6 +207,7 @@ impl ModelArgs {
         context: Context,
     ) -> CliResult<OpenedModel> {
         let (options, progress) = (self.options(context), self.progress());
+        options.device.with_layers(options.gpu_layers)?; // before a download
         Ok(match synthetic {
             Some(spec) => OpenedModel::synthetic(spec, &options, &progress)?,
             None => OpenedModel::open(self.name(default), &options, &progress)?,

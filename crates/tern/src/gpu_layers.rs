@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Layers on a GPU, counted from the end, with the output as one more: `1` is the output, `2` the output and the
-/// last layer. As text: `auto`, `all` or a number.
+/// last layer. As text: `auto` or `-1`, `all`, or a number.
 ///
 /// ```
 /// use tern::GpuLayers;
@@ -27,7 +27,7 @@ impl FromStr for GpuLayers {
 
     fn from_str(text: &str) -> Result<GpuLayers, String> {
         match (text, text.parse()) {
-            ("auto", _) => Ok(GpuLayers::Auto),
+            ("auto" | "-1", _) => Ok(GpuLayers::Auto),
             ("all", _) => Ok(GpuLayers::All),
             (_, Ok(layers)) => Ok(GpuLayers::Count(layers)),
             _ => Err("expected auto, all or a number of layers".into()),

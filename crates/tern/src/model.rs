@@ -98,6 +98,7 @@ impl Model {
     /// The same with its progress reported.
     pub fn load_showing(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Model, Error> {
         let start = Instant::now();
+        options.device.with_layers(options.gpu_layers)?; // before a download
         let opened = OpenedModel::open(name, options, progress)?;
         let backend = options.open_device()?;
         Model::start_at(start, opened, backend, options, progress)
