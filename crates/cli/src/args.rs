@@ -148,8 +148,8 @@ pub(crate) struct ModelArgs {
     /// memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
     pub(crate) experts: ExpertPlacement,
-    /// Layers on the GPU, counted from the end with the output as one more, while the CPU computes the others;
-    /// all; or auto for as many as the GPU has memory for (also -ngl)
+    /// Layers on the GPU, counted from the end with the output as one more, while the CPU computes the
+    /// others; all; or auto for as many as the GPU has memory for (also -ngl)
     #[arg(long, alias = "n-gpu-layers", value_name = "LAYERS", default_value_t = GpuLayers::Auto,
         allow_negative_numbers = true)]
     pub(crate) gpu_layers: GpuLayers,

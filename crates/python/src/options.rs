@@ -21,6 +21,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("reproducible", |options, value| Ok(options.reproducible = value.extract()?)),
     ("context", |options, value| Ok(options.context = Context::Exactly(positive(value)?))),
     ("experts", |options, value| Ok(options.experts = text(value)?)),
+    ("gpu_layers", |options, value| Ok(options.gpu_layers = text(value.str()?.as_any())?)),
     ("speculate", |options, value| Ok(options.speculation = text(value)?)),
     ("draft_max", |options, value| Ok(options.draft_max = value.extract()?)),
     ("kv", |options, value| Ok(options.kv_cells = Some(cells(value)?))),

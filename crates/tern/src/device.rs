@@ -82,7 +82,7 @@ impl Device {
         }
     }
 
-    /// The device for this number of layers on a GPU: the CPU for none. Layers are refused if there is no GPU.
+    /// The device for this number of layers on a GPU: the CPU for none. A number is refused without a GPU.
     pub fn with_layers(self, layers: GpuLayers) -> Result<Device, Error> {
         match layers {
             GpuLayers::Count(0) => Ok(Device::Cpu),

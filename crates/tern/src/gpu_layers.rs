@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Layers on a GPU, counted from the end, with the output as one more: `1` is the output, `2` the output and the
-/// last layer. As text: `auto` or `-1`, `all`, or a number.
+/// Layers on a GPU, counted from the end, with the output as one more: `1` is the output, `2` the output and
+/// the last layer. As text: `auto` or `-1`, `all`, or a number.
 ///
 /// ```
 /// use tern::GpuLayers;

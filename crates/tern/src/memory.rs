@@ -60,8 +60,8 @@ impl HostMemory {
     }
 }
 
-/// `; experts of 12 of 48 layers in host memory, 4.2 GiB` or `; layers 0 to 17 of 36 on the CPU: weights 2.1 GiB,
-/// KV 1.0 MiB, scratch 1.0 MiB`
+/// `; experts of 12 of 48 layers in host memory, 4.2 GiB` or
+/// `; layers 0 to 17 of 36 on the CPU: weights 2.1 GiB, KV 1.0 MiB, scratch 1.0 MiB`
 impl fmt::Display for HostMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (all, weights) = (self.all_layers, units::bytes(self.weights));

@@ -297,12 +297,16 @@ pub(crate) fn start_engine(
         let both = divided.host.as_ref().map_or(on_device, |host| on_device.min(pages(host, host_free)));
         Ok(sized(both.max(least_pages)))
     };
-    // experts or layers leave the device rather than the usual context of one sequence
-    let least = match options.kv_memory {
+    // experts leave the device rather than the usual context of one sequence, and layers, which cost more
+    // speed, rather than a quarter of it
+    let least = |on_host: OnHost| match options.kv_memory {
+        KvMemory::Auto if on_host == OnHost::Nothing && graph.expert_layers() == 0 => {
+            context.min(USUAL_CONTEXT / 4).div_ceil(PAGE_LEN)
+        }
         KvMemory::Auto => context.min(USUAL_CONTEXT).div_ceil(PAGE_LEN),
         KvMemory::Pages(_) | KvMemory::Bytes(_) => 0,
     };
-    let on_host = opened.on_host_within(all_free, &*backend, |on_host| sizes(on_host, least))?;
+    let on_host = opened.on_host_within(all_free, &*backend, |on_host| sizes(on_host, least(on_host)))?;
     let capacity = sizes(on_host, 0)?;
     let memory = opened.memory(&*backend, capacity, on_host)?;
     let claim = planning.claim(memory.total());

@@ -1,4 +1,5 @@
-//! Which part of a model the CPU computes in host memory while a GPU runs the rest: experts, or the first layers.
+//! Which part of a model the CPU computes in host memory while a GPU runs the rest: experts, or the first
+//! layers.
 
 use tern_cpu::Cpu;
 use tern_engine::Capacity;
@@ -32,7 +33,7 @@ pub(crate) struct Divided {
 }
 
 impl OpenedModel {
-    /// What is in host memory; `capacity` gives the sizes of a runner. Nothing if the device is the CPU itself.
+    /// What is in host memory; `capacity` gives the sizes of a runner. Nothing if the device is the CPU.
     pub fn on_host(
         &self,
         backend: &dyn Backend,
@@ -76,9 +77,10 @@ impl OpenedModel {
             }
             _ => vec![],
         };
-        let free = free - free / SPARE;
         let fits = |on_host: OnHost| -> Result<bool, Error> {
-            Ok(self.device_memory(backend, capacity(on_host)?, on_host)?.total() <= free)
+            // a model that just fits stays on its device, where all of its steps are far faster
+            let spare = if on_host == OnHost::Nothing && available == 0 { 0 } else { free / SPARE };
+            Ok(self.device_memory(backend, capacity(on_host)?, on_host)?.total() <= free - spare)
         };
         if candidates.is_empty() || fits(OnHost::Nothing)? {
             return Ok(OnHost::Nothing);
@@ -95,8 +97,8 @@ impl OpenedModel {
         Ok(candidates[least])
     }
 
-    /// What the requested number of layers on the GPU leaves to the host: with the fewest more, if layers there
-    /// cannot be separated. None if no number is requested.
+    /// What the requested number of layers on the GPU leaves to the host: with the fewest more, if layers
+    /// there cannot be separated. None if no number is requested.
     fn first_layers_on_host(&self) -> Result<Option<OnHost>, Error> {
         let graph = &self.model.graph;
         let on_gpu = match self.gpu_layers {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{Graph, Op, Val, Value, WeightId};
 
-/// A graph that takes over nodes of another one, with their values and weights numbered anew.
+/// A graph that takes over nodes of another one, with its own numbers of values and weights.
 pub(crate) struct Subgraph<'a> {
     from: &'a Graph,
     /// The graph so far.

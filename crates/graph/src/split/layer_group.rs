@@ -1,4 +1,5 @@
-//! [`LayerGroup`]: devices that have consecutive layers of a model each, and compute a step one after the other.
+//! [`LayerGroup`]: devices that have consecutive layers of a model each, and compute a step one after the
+//! other.
 
 use std::collections::HashMap;
 
@@ -56,8 +57,8 @@ struct Stage {
 }
 
 impl LayerGroup {
-    /// The devices in the order of the layers of `graph`; `borders` has the number of layers before each device
-    /// but the first.
+    /// The devices in the order of the layers of `graph`; `borders` has the number of layers before each
+    /// device but the first.
     pub fn new(devices: Vec<Box<dyn Backend>>, graph: &Graph, borders: &[usize]) -> Result<LayerGroup> {
         let parts = split(graph, borders)?;
         if parts.len() != devices.len() {
@@ -253,7 +254,8 @@ impl Backend for LayerGroup {
         for (at, part) in parts.into_iter().enumerate() {
             let buffer = |weight: &usize| {
                 let held = bindings.weights.get(*weight).and_then(|buffer| self.held(*buffer, at));
-                let missing = || format!("{}: not stored where it is read", graph.weights[*weight].name);
+                let missing =
+                    || format!("{}: not stored on the device that reads it", graph.weights[*weight].name);
                 held.map(|held| held.buffer).ok_or_else(|| BackendError::Invalid(missing()))
             };
             let weights = part.weights.iter().map(buffer).collect::<Result<Vec<_>>>()?;
