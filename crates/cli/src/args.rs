@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use tern::formats::quantize::{Keep, Recipe};
-use tern::{Activations, AdapterFile, DRAFT_MAX, Device, ExpertPlacement, Speculation};
+use tern::{Activations, AdapterFile, DRAFT_MAX, Device, ExpertPlacement, GpuLayers, Speculation};
 
 pub(crate) use self::batch::BatchArgs;
 pub(crate) use self::bench::{
@@ -152,6 +152,11 @@ pub(crate) struct ModelArgs {
     /// memory as the GPU requires
     #[arg(long, value_name = "WHERE", default_value_t = ExpertPlacement::Auto)]
     pub(crate) experts: ExpertPlacement,
+    /// Layers on the GPU, counted from the end with the output as one more, while the CPU computes the
+    /// others; all; or auto for as many as the GPU has memory for (also -ngl)
+    #[arg(long, alias = "n-gpu-layers", value_name = "LAYERS", default_value_t = GpuLayers::Auto,
+        allow_negative_numbers = true)]
+    pub(crate) gpu_layers: GpuLayers,
     /// Speculative decoding: guess tokens and compute several in a step, which does not change a text on
     /// the CPU or with --reproducible; suffix guesses what followed the same tokens before, auto is suffix
     /// on the CPU and off on a GPU

@@ -14,7 +14,7 @@ use std::time::Instant;
 use serde_json::json;
 use tern::engine::{Batch, Capacity, Entry, GraphRunner, Runner, StepSizes, Want, WindowPages};
 use tern::graph::{PageTable, Random, Sample, Slice, StateSlots};
-use tern::{Context, OpenedModel, PAGE_LEN};
+use tern::{Context, OnHost, OpenedModel, PAGE_LEN};
 
 use crate::args::BenchArgs;
 use crate::error::{CliError, CliResult};
@@ -157,11 +157,9 @@ pub(crate) fn bench(args: &BenchArgs) -> CliResult<()> {
         state: None,
     };
     let capacity = capacity.with_slots(&opened.model.graph, most_streams);
-    // the share of the device's bandwidth says nothing about experts in host memory
-    let bandwidth = match opened.host_layers(&*backend, |_| capacity)? {
-        0 => bandwidth,
-        _ => None,
-    };
+    // the share of the device's bandwidth says nothing about weights in host memory
+    let on_host = opened.on_host(&*backend, |_| Ok(capacity))?;
+    let bandwidth = bandwidth.filter(|_| on_host == OnHost::Nothing);
     let mut runner = opened.runner(backend, capacity, &args.model.progress())?;
     runner.finish_compiling()?;
     let device = runner.backend().info().name;

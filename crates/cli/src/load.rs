@@ -147,6 +147,7 @@ impl ModelArgs {
             reproducible: self.reproducible,
             activations: self.activations,
             experts: self.experts,
+            gpu_layers: self.gpu_layers,
             speculation: self.speculate,
             draft_max: self.draft_max,
             context: match self.context {
@@ -192,7 +193,7 @@ impl ModelArgs {
 
     /// Opens the requested device.
     pub(crate) fn backend(&self) -> CliResult<Box<dyn Backend>> {
-        Ok(self.device.open(self.device_options())?)
+        Ok(self.usual_options().open_device()?)
     }
 
     pub(crate) fn device_options(&self) -> DeviceOptions {
@@ -208,6 +209,7 @@ impl ModelArgs {
         context: Context,
     ) -> CliResult<OpenedModel> {
         let (options, progress) = (self.options(context), self.progress());
+        options.device.with_layers(options.gpu_layers)?; // before a download
         Ok(match synthetic {
             Some(spec) => OpenedModel::synthetic(spec, &options, &progress)?,
             None => OpenedModel::open(self.name(default), &options, &progress)?,

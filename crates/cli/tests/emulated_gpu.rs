@@ -61,3 +61,16 @@ fn slots_of_half_a_round_are_multiplied_by_half_of_the_warps() {
 fn tokens_of_an_image_see_each_other() {
     compare("attend, whole images", &["--ops"], "2", 2).unwrap();
 }
+
+/// The first two of four layers and the embedding on the CPU: recurrent layers on both devices, and steps
+/// of all sizes.
+#[test]
+fn layers_are_on_the_cpu_and_on_a_gpu() {
+    compare("tiny-qwen35:q8_0", &["--models", "--gpu-layers", "3"], "2", 4).unwrap();
+}
+
+/// Only the output on the GPU, whose layers with a window are on the CPU.
+#[test]
+fn the_output_alone_is_on_a_gpu() {
+    compare("tiny-gemma3:q8_0", &["--models", "--gpu-layers", "1", "--kv", "int8"], "2", 4).unwrap();
+}

@@ -22,9 +22,9 @@ fn minus_one_and_zero_mean_unlimited() {
 #[test]
 fn flags_of_other_programs_are_refused_with_advice() {
     for (args, want) in [
-        (&["run", "-ngl", "99", PROMPT][..], "use --device auto, cpu, cuda or cuda:N"),
-        (&["chat", "-ngl99"], "use --device auto, cpu, cuda or cuda:N"),
-        (&["serve", "--n-gpu-layers", "-1"], "use --device auto, cpu, cuda or cuda:N"),
+        (&["run", "-ngl", "many", PROMPT][..], "expected auto, all or a number of layers"),
+        (&["serve", "--n-gpu-layers", "-3"], "expected auto, all or a number of layers"),
+        (&["run", "--num-gpu", "20", PROMPT], "tip: use --gpu-layers"),
         (&["run", "-p", PROMPT], "the prompt is an argument of `run`, not a flag"),
         (&["chat", "-p", "-x"], "not a flag"),
         (&["run", "--verbose", PROMPT], "tip: not needed: memory and speed are printed without it"),
@@ -48,6 +48,14 @@ fn flags_of_other_programs_are_refused_with_advice() {
         let ran = tern(args);
         assert!(ran.usage().contains(want), "{args:?}: {}", ran.stderr());
         assert!(!ran.stderr().contains("tip: to pass"), "{args:?}: {}", ran.stderr());
+    }
+    for layers in [&["-ngl", "99"][..], &["-ngl99"], &["--gpu-layers", "all"]] {
+        let args = [&["run", "-m", "./none.gguf", "--device", "cpu", PROMPT], layers].concat();
+        let (want, ran) = ("were requested, but the device is the CPU", tern(&args));
+        assert!(ran.stderr().contains(want), "{layers:?}: {}", ran.stderr());
+    }
+    for layers in [&["-ngl", "0"][..], &["-ngl0"], &["--n-gpu-layers", "-1"]] {
+        tern(&[&["run", "-q", "-n", "1", "--device", "cpu", PROMPT], layers].concat()).ok();
     }
     assert_eq!(tern(&["run", "-q", "-n", "1", "--", "-ngl"]).0.status.code(), Some(0), "a prompt after --");
 }

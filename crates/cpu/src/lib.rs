@@ -33,3 +33,4 @@ mod weight;
 pub use backend::{Cpu, MAX_THREADS};
 pub use instruction_sets::available;
 pub use kernels::Kernels;
+pub use memory::free::FreeMemory;

@@ -9,6 +9,7 @@ mod print;
 mod recurrent;
 mod role;
 mod rotation;
+mod subgraph;
 
 use std::collections::HashMap;
 
@@ -23,6 +24,7 @@ pub use recurrent::{
 };
 pub use role::{Role, Roles};
 pub use rotation::{Basis, HeadOrder, Rotation};
+pub(crate) use subgraph::{KeptLayer, Subgraph};
 
 /// A weight that the graph reads: its name in the checkpoint and its shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -98,6 +98,15 @@ impl Images {
         order
     }
 
+    /// The same images at the same places without values, for graphs that do not read them.
+    pub(crate) fn without_rows(&self) -> Images {
+        let bare = |image: &PlacedImage| PlacedImage {
+            rows: Arc::new(ImageRows { width: 0, values: vec![], ..*image.rows }),
+            ..*image
+        };
+        Images(self.0.as_deref().map(|images| images.iter().map(bare).collect()))
+    }
+
     /// All of them, in order.
     pub fn iter(&self) -> impl Iterator<Item = &PlacedImage> {
         self.0.iter().flat_map(|images| images.iter())

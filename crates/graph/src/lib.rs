@@ -13,6 +13,7 @@ mod pooling;
 mod random;
 mod reference;
 mod sampling;
+mod split;
 mod tensor;
 mod weight_error;
 
@@ -46,5 +47,6 @@ pub use sampling::{
     BIAS, Breakers, Dry, History, InFiles, Mask, Mirostat, MirostatVersion, PARAMETERS, Parameter, Range,
     Sample, Sampled, Sampling, SamplingError, Seen, Xtc, all_finite, divergence, log_sum_exp, top_logprobs,
 };
+pub use split::{LayerGroup, LayerPart};
 pub use tensor::HostTensor;
 pub use weight_error::WeightError;

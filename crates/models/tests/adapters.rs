@@ -13,7 +13,8 @@ use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::gguf::Writer;
 use tern_formats::{Access, Adapter, Checkpoint, Conversion, Metadata, Value as Key};
 use tern_graph::{
-    AdapterScales, AdapterSet, Backend, Bindings, KvCells, KvSpec, Output, Reference, Reserve, Slice, Step,
+    AdapterScales, AdapterSet, Backend, Bindings, KvCells, KvSpec, LayerGroup, Output, Reference, Reserve,
+    Slice, Step,
 };
 use tern_models::Model;
 
@@ -121,6 +122,22 @@ fn logits_are_those_of_peft() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn adapters_of_layers_on_two_devices_have_the_same_bits() {
+    for (name, recorded) in Recorded::all() {
+        let adapters: Vec<_> = (0..recorded.adapters().len()).map(|i| recorded.adapter(i)).collect();
+        let rows = |backend: Box<dyn Backend>| recorded.rows(&recorded.base(), &adapters, backend);
+        let graph = Model::open(&Checkpoint::open(&recorded.base()).unwrap(), Some(CONTEXT)).unwrap().0.graph;
+        let want = rows(Box::new(Cpu::new(1).unwrap()));
+        for border in graph.layer_borders() {
+            let devices: Vec<Box<dyn Backend>> =
+                vec![Box::new(Cpu::new(1).unwrap()), Box::new(Cpu::new(1).unwrap())];
+            let group = LayerGroup::new(devices, &graph, &[border]).unwrap();
+            assert!(rows(Box::new(group)) == want, "{name}: cut after {border}");
+        }
+    }
 }
 
 /// Writes an adapter as llama.cpp does: matrices as they are, and one alpha.

@@ -14,7 +14,7 @@ use tern_engine::{
 };
 use tern_formats::quantize::{Quantization, Recipe};
 use tern_formats::{Access, Checkpoint, Conversion};
-use tern_graph::{Backend, KvCells, Reference};
+use tern_graph::{Backend, KvCells, LayerGroup, Reference};
 use tern_models::{Model, Tower, Variant};
 
 use self::recorded::{error, logits, numbers, values, write_folder};
@@ -49,6 +49,8 @@ const CONTEXT: usize = 64;
 enum Device {
     Reference,
     Cpu,
+    /// The text model on two CPUs by layers.
+    TwoCpus,
     Gpu,
 }
 
@@ -56,7 +58,7 @@ impl Device {
     fn open(self) -> Box<dyn Backend> {
         match self {
             Device::Reference => Box::new(Reference::new()),
-            Device::Cpu => Box::new(Cpu::new(2).unwrap()),
+            Device::Cpu | Device::TwoCpus => Box::new(Cpu::new(2).unwrap()),
             Device::Gpu => Box::new(Cuda::open(0, CudaOptions::default()).unwrap()),
         }
     }
@@ -107,7 +109,15 @@ impl Seeing {
         let capacity = capacity.with_slots(&self.model.graph, 16);
         let config = RunnerConfig { capacity, kv_cells, threads: 1 };
         let tensors = self.model.tensors(&self.text).unwrap();
-        GraphRunner::new(device.open(), &self.model.graph, tensors, config, |_| ()).unwrap()
+        let graph = &self.model.graph;
+        let backend: Box<dyn Backend> = match device {
+            Device::TwoCpus => {
+                let devices = vec![device.open(), device.open()];
+                Box::new(LayerGroup::new(devices, graph, &graph.layer_borders()[..1]).unwrap())
+            }
+            _ => device.open(),
+        };
+        GraphRunner::new(backend, graph, tensors, config, |_| ()).unwrap()
     }
 
     /// The tokens of the prompt, with those that stand for rows.
@@ -167,7 +177,7 @@ fn errors(recorded: &Value, device: Device) -> [f32; 2] {
 fn rows_and_logits_are_those_of_transformers() {
     let mut wrong = vec![];
     for (name, recorded) in recordings() {
-        for device in [Device::Reference, Device::Cpu] {
+        for device in [Device::Reference, Device::Cpu, Device::TwoCpus] {
             let [rows, logits] = errors(&recorded, device);
             let text = format!("{name}: rows off by {rows:.1e}, logits by {logits:.1e}, {device:?}");
             println!("{text}");

@@ -22,6 +22,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("activations", |options, value| Ok(options.activations = text(value)?)),
     ("context", |options, value| Ok(options.context = Context::Exactly(positive(value)?))),
     ("experts", |options, value| Ok(options.experts = text(value)?)),
+    ("gpu_layers", |options, value| Ok(options.gpu_layers = text(value.str()?.as_any())?)),
     ("speculate", |options, value| Ok(options.speculation = text(value)?)),
     ("draft_max", |options, value| Ok(options.draft_max = value.extract()?)),
     ("kv", |options, value| Ok(options.kv_cells = Some(cells(value)?))),

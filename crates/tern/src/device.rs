@@ -7,7 +7,7 @@ use tern_cpu::Cpu;
 use tern_cuda::{Activations, Arithmetic, Cuda, CudaOptions};
 use tern_graph::Backend;
 
-use crate::{Error, environment, machine};
+use crate::{Error, GpuLayers, environment, machine};
 
 /// Where a model runs. As text: `auto`, `cpu`, `cuda` or `cuda:N`.
 ///
@@ -82,6 +82,15 @@ impl Device {
                 Ok(Box::new(Cuda::open(ordinal, CudaOptions { paths, cache, arithmetic })?))
             }
             None => Ok(Box::new(Cpu::new(machine::threads(threads))?)),
+        }
+    }
+
+    /// The device for this number of layers on a GPU: the CPU for none. A number is refused without a GPU.
+    pub fn with_layers(self, layers: GpuLayers) -> Result<Device, Error> {
+        match layers {
+            GpuLayers::Count(0) => Ok(Device::Cpu),
+            GpuLayers::Count(_) | GpuLayers::All if self.gpu().is_none() => Err(Error::NoGpu { layers }),
+            _ => Ok(self),
         }
     }
 

@@ -71,6 +71,23 @@ pub enum Error {
         /// Layers that have experts.
         available: usize,
     },
+    /// The model has no layers, or layers that cannot be separated.
+    #[error("{name}: {requested} layers on the GPU were requested, but its layers cannot be separated")]
+    GpuLayers {
+        /// The model.
+        name: String,
+        /// Layers that were requested.
+        requested: usize,
+    },
+    /// Layers were requested for a GPU, and the model runs on the CPU.
+    #[error("layers on the GPU: {layers} were requested, but the device is the CPU")]
+    NoGpu {
+        /// Layers that were requested.
+        layers: crate::GpuLayers,
+    },
+    /// Experts and layers were requested for host memory.
+    #[error("{0}: either layers or experts can be in host memory, not both")]
+    TwoPlacements(String),
     /// The folder of the prefix cache cannot be used.
     #[error("prefix cache: {0}")]
     CacheFolder(#[from] tern_engine::DiskError),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::units;
+use crate::{OnHost, units};
 
 /// Bytes that a model needs on its device, and of the host's memory for a device that has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,54 @@ pub struct MemoryPlan {
     pub host: Option<HostMemory>,
 }
 
-/// Experts in host memory.
+/// What is in host memory beside a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostMemory {
-    /// Layers whose experts are in host memory.
-    pub layers: usize,
-    /// Layers that have experts.
+    /// The layers or experts.
+    pub part: OnHost,
+    /// Layers that could be there: all, or those that have experts.
     pub all_layers: usize,
     /// Bytes of their weights.
     pub weights: u64,
+    /// Bytes of the KV cache of these layers.
+    pub kv: u64,
+    /// Bytes of the state of these layers.
+    pub state: u64,
+    /// The scratch memory of a step.
+    pub scratch: u64,
+}
+
+impl HostMemory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        [self.kv, self.state, self.scratch].into_iter().fold(self.weights, u64::saturating_add)
+    }
+
+    /// The memory of the machine, if that is less.
+    pub(crate) fn exceeds(&self) -> Option<u64> {
+        Some(tern_cpu::FreeMemory::now().total).filter(|total| self.total() > *total)
+    }
+}
+
+/// `; experts of 12 of 48 layers in host memory, 4.2 GiB` or
+/// `; layers 0 to 17 of 36 on the CPU: weights 2.1 GiB, KV 1.0 MiB, scratch 1.0 MiB`
+impl fmt::Display for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (all, weights) = (self.all_layers, units::bytes(self.weights));
+        match self.part {
+            OnHost::Nothing => return Ok(()),
+            OnHost::Experts(layers) => {
+                return write!(f, "; experts of {layers} of {all} layers in host memory, {weights}");
+            }
+            OnHost::Layers(1) => write!(f, "; layer 0 of {all} on the CPU: weights {weights}")?,
+            OnHost::Layers(n) => write!(f, "; layers 0 to {} of {all} on the CPU: weights {weights}", n - 1)?,
+        }
+        let others = [("KV", self.kv), ("state", self.state), ("scratch", self.scratch)];
+        others
+            .iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .try_for_each(|(name, bytes)| write!(f, ", {name} {}", units::bytes(*bytes)))
+    }
 }
 
 impl MemoryPlan {
@@ -77,8 +116,7 @@ impl fmt::Display for MemoryPlan {
             write!(f, ", state {} in {slots} slots", units::bytes(self.state))?;
         }
         write!(f, ", scratch {}", units::bytes(self.scratch))?;
-        let Some(HostMemory { layers, all_layers, weights }) = self.host else { return Ok(()) };
-        write!(f, "; experts of {layers} of {all_layers} layers in host memory, {}", units::bytes(weights))
+        self.host.map_or(Ok(()), |host| write!(f, "{host}"))
     }
 }
 

@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 
 use tern_engine::{AdapterScales, Capacity, Engine, Handle, Limits, Pooling};
 use tern_grammar::GrammarCompiler;
-use tern_graph::Backend;
+use tern_graph::{Backend, Graph};
 use tern_text::{ChatTemplate, Markup, Tokenizer};
 
 use crate::checked::CheckedModel;
 use crate::memory::MemoryPlan;
 use crate::opened::OpenedModel;
 use crate::options::{Context, KvMemory, PAGE_LEN, USUAL_CONTEXT};
+use crate::placement::state_bytes_of;
 use crate::progress::{Progress, Silent};
 use crate::template_traits::TemplateTraits;
-use crate::{AdapterFile, Error, ExpertPlacement, ImageEncoder, LoadOptions, PartialSampling, Reranker};
+use crate::{AdapterFile, Error, ImageEncoder, LoadOptions, OnHost, PartialSampling, Reranker};
 
 /// A loaded model. Clones are the same model; its engine ends with the last of them.
 ///
@@ -97,8 +98,9 @@ impl Model {
     /// The same with its progress reported.
     pub fn load_showing(name: &str, options: &LoadOptions, progress: &dyn Progress) -> Result<Model, Error> {
         let start = Instant::now();
+        options.device.with_layers(options.gpu_layers)?; // before a download
         let opened = OpenedModel::open(name, options, progress)?;
-        let backend = options.device.open(options.device_options())?;
+        let backend = options.open_device()?;
         Model::start_at(start, opened, backend, options, progress)
     }
 
@@ -273,10 +275,11 @@ pub(crate) fn start_engine(
     let max_tokens = step_tokens.min(context.saturating_mul(seqs)).max(seqs);
     let graph = &opened.model.graph;
     let exact = matches!(options.context, Context::Exactly(_));
-    // `weights` is the bytes of the weights on the device
-    let sizes = |weights: u64, least_pages: usize| {
-        let free = all_free.saturating_sub(weights);
-        let slots = options.state_slots(graph.state_bytes(), free);
+    let host_free = tern_cpu::FreeMemory::now().free;
+    let sizes = |on_host: OnHost, least_pages: usize| -> Result<Capacity, Error> {
+        let divided = opened.divided(on_host)?;
+        let free = all_free.saturating_sub(opened.device_bytes(on_host)?);
+        let slots = options.state_slots(divided.device.state_bytes(), free);
         let sized = |pages: usize| {
             let (window, state) = (None, None);
             let sizes = Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: seqs, window, state };
@@ -284,21 +287,30 @@ pub(crate) fn start_engine(
             let drafts = drafts.saturating_mul(seqs).min(DRAFTS_IN_STEP).min(max_tokens - seqs);
             Capacity { max_outputs: seqs + drafts, ..sizes }
         };
-        let free = free.saturating_sub(opened.state_bytes(&sized(1)));
-        let bytes = |pages| opened.kv_bytes(&sized(pages));
-        sized(options.kv_memory.pages(seqs, context, exact, bytes, free).max(least_pages))
+        let pages = |part: &Graph, free: u64| {
+            let free = free.saturating_sub(state_bytes_of(part, &sized(1)));
+            let bytes = |pages| opened.kv_bytes_of(part, &sized(pages));
+            options.kv_memory.pages(seqs, context, exact, bytes, free)
+        };
+        let on_device = pages(&divided.device, free);
+        // layers of the host have pages of the same numbers
+        let both = divided.host.as_ref().map_or(on_device, |host| on_device.min(pages(host, host_free)));
+        Ok(sized(both.max(least_pages)))
     };
-    // experts leave the device rather than the usual context of one sequence
-    let least = match options.kv_memory {
+    // experts leave the device rather than the usual context of one sequence, and layers, which cost more
+    // speed, rather than a quarter of it
+    let least = |on_host: OnHost| match options.kv_memory {
+        KvMemory::Auto if on_host == OnHost::Nothing && graph.expert_layers() == 0 => {
+            context.min(USUAL_CONTEXT / 4).div_ceil(PAGE_LEN)
+        }
         KvMemory::Auto => context.min(USUAL_CONTEXT).div_ceil(PAGE_LEN),
         KvMemory::Pages(_) | KvMemory::Bytes(_) => 0,
     };
-    let layers = opened.host_layers_within(all_free, &*backend, |weights| sizes(weights, least))?;
-    let capacity = sizes(opened.device_bytes(layers)?, 0);
-    let memory = opened.memory(&*backend, capacity, layers)?;
-    let experts = if layers > 0 { ExpertPlacement::Host(Some(layers)) } else { ExpertPlacement::Device };
+    let on_host = opened.on_host_within(all_free, &*backend, |on_host| sizes(on_host, least(on_host)))?;
+    let capacity = sizes(on_host, 0)?;
+    let memory = opened.memory(&*backend, capacity, on_host)?;
     let claim = planning.claim(memory.total());
-    let runner = OpenedModel { experts, ..opened }.runner(backend, capacity, progress)?;
+    let runner = opened.placed(on_host).runner(backend, capacity, progress)?;
     drop(claim);
     let LoadOptions { max_seqs, max_waiting, step_millis, .. } = *options;
     let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis };
@@ -321,9 +333,10 @@ fn start_encoder(
     let capacity =
         Capacity { pages, page_len: PAGE_LEN, max_tokens, max_outputs: max_seqs, window: None, state: None };
     let capacity = capacity.with_slots(&opened.model.graph, 2 * max_seqs);
-    let memory = opened.memory(&*backend, capacity, 0)?;
+    let on_host = opened.on_host(&*backend, |_| Ok(capacity))?;
+    let memory = opened.memory(&*backend, capacity, on_host)?;
     let claim = options.claims.plan().claim(memory.total());
-    let runner = opened.runner(backend, capacity, progress)?;
+    let runner = opened.placed(on_host).runner(backend, capacity, progress)?;
     drop(claim);
     let LoadOptions { max_waiting, .. } = *options;
     let limits = Limits { max_seqs, max_context: context, max_waiting, step_millis: 0 };

@@ -3,10 +3,10 @@
 
 use tern_engine::Capacity;
 use tern_formats::Metadata;
-use tern_graph::{Backend, KvCells, LazyTensor};
+use tern_graph::{Backend, Graph, KvCells, LazyTensor};
 use tern_models::Model as Architecture;
 
-use crate::{ExpertPlacement, OpenedAdapters, OpenedTower};
+use crate::{ExpertPlacement, GpuLayers, OpenedAdapters, OpenedTower};
 
 /// A model with its weights mapped, not yet on a device. Clones share the weights.
 #[derive(Clone)]
@@ -24,7 +24,9 @@ pub struct OpenedModel {
     pub kv_cells: Option<KvCells>,
     /// Where its experts are.
     pub experts: ExpertPlacement,
-    /// CPU threads for experts in host memory; one per core if not set.
+    /// Layers on a GPU.
+    pub gpu_layers: GpuLayers,
+    /// CPU threads for what is in host memory; one per core if not set.
     pub threads: Option<usize>,
     /// Its adapters.
     pub adapters: OpenedAdapters,
@@ -45,12 +47,12 @@ impl OpenedModel {
 
     /// Bytes of a KV cache.
     pub fn kv_bytes(&self, capacity: &Capacity) -> u64 {
-        capacity.kv_spec(&self.model.graph, self.cells()).bytes().unwrap_or(u64::MAX)
+        self.kv_bytes_of(&self.model.graph, capacity)
     }
 
-    /// Bytes of the state of recurrent layers.
-    pub fn state_bytes(&self, capacity: &Capacity) -> u64 {
-        capacity.state.map_or(0, |state| state.bytes.saturating_mul(state.slots as u64))
+    /// Bytes of the KV cache of a part of the model.
+    pub(crate) fn kv_bytes_of(&self, graph: &Graph, capacity: &Capacity) -> u64 {
+        capacity.kv_spec(graph, self.cells()).bytes().unwrap_or(u64::MAX)
     }
 
     /// Bytes of the keys and values that one token sees after `tokens` others.

@@ -5,7 +5,7 @@ use std::path::Path;
 use bytes::Bytes;
 use tern_engine::{Capacity, GraphRunner, RunnerConfig};
 use tern_formats::{Checkpoint, FormatError};
-use tern_graph::Backend;
+use tern_graph::{Backend, DeviceInfo};
 use tern_hub::Source;
 use tern_models::{Model as Architecture, Shape, Synth, Variant};
 use tern_quant::Quant;
@@ -79,9 +79,20 @@ impl OpenedModel {
         let variant = Variant { pooling: options.pooling, sees: tower.is_some() };
         let (model, tensors) = Architecture::open_as(&checkpoint, Some(requested), &variant)?;
         let (name, metadata) = (name.to_string(), checkpoint.metadata);
-        let LoadOptions { kv_cells, experts, threads, .. } = *options;
+        let LoadOptions { kv_cells, experts, gpu_layers, threads, .. } = *options;
         let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters, tower })
+        Ok(OpenedModel {
+            name,
+            metadata,
+            model,
+            tensors,
+            kv_cells,
+            experts,
+            gpu_layers,
+            threads,
+            adapters,
+            tower,
+        })
     }
 
     /// A model with random weights in the shape of a known one, such as `bonsai-8b:q1_0`.
@@ -113,10 +124,21 @@ impl OpenedModel {
         }
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
         let (metadata, model) = (synth.metadata, synth.model);
-        let LoadOptions { kv_cells, experts, threads, .. } = *options;
+        let LoadOptions { kv_cells, experts, gpu_layers, threads, .. } = *options;
         let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
         let tower = None;
-        Ok(OpenedModel { name, metadata, model, tensors, kv_cells, experts, threads, adapters, tower })
+        Ok(OpenedModel {
+            name,
+            metadata,
+            model,
+            tensors,
+            kv_cells,
+            experts,
+            gpu_layers,
+            threads,
+            adapters,
+            tower,
+        })
     }
 
     /// Loads the model on a device, or fails if it does not fit. It ends before the next tensor if the
@@ -128,14 +150,19 @@ impl OpenedModel {
         progress: &dyn Progress,
     ) -> Result<GraphRunner, Error> {
         let opened = self.with_cells(&*backend);
-        let layers = opened.host_layers(&*backend, |_| capacity)?;
-        let (info, plan) = (backend.info(), opened.memory(&*backend, capacity, layers)?);
+        let on_host = opened.on_host(&*backend, |_| Ok(capacity))?;
+        let (info, plan) = (backend.info(), opened.memory(&*backend, capacity, on_host)?);
         if plan.total() > info.memory_total {
             let (name, device, total) = (opened.name, info.name, info.memory_total);
             return Err(Error::Memory { name, plan: plan.into(), device, total });
         }
-        let backend = opened.with_host_layers(backend, layers)?;
-        progress.plan(&opened, &plan, &backend.info());
+        if let Some(total) = plan.host.and_then(|host| host.exceeds()) {
+            let (name, device) = (opened.name, "the machine".into());
+            return Err(Error::Memory { name, plan: plan.into(), device, total });
+        }
+        let backend = opened.with_host(backend, on_host)?;
+        let memory = DeviceInfo { name: backend.info().name, ..info };
+        progress.plan(&opened, &plan, &memory);
         let weights = opened.weight_bytes();
         let _work = Work::begin(progress, "loading", weights);
         let threads = machine::threads(opened.threads);

@@ -3,11 +3,11 @@
 use tern_cuda::Activations;
 use tern_engine::{Pooling, StateCapacity};
 use tern_formats::Access;
-use tern_graph::KvCells;
+use tern_graph::{Backend, KvCells};
 
 use crate::{
-    AdapterFile, CacheFolder, Device, DeviceOptions, ExpertPlacement, ImageOptions, MemoryClaims,
-    Speculation, TowerFile,
+    AdapterFile, CacheFolder, Device, DeviceOptions, Error, ExpertPlacement, GpuLayers, ImageOptions,
+    MemoryClaims, Speculation, TowerFile,
 };
 
 /// Tokens per KV page.
@@ -46,6 +46,8 @@ pub struct LoadOptions {
     pub context: Context,
     /// Where the experts of a mixture of experts are.
     pub experts: ExpertPlacement,
+    /// Layers on a GPU; the CPU computes the others.
+    pub gpu_layers: GpuLayers,
     /// The type of cached keys and values. If not set, halves, or f32 where nothing else of the model is
     /// rounded to halves and the device has it: on the CPU, encoders and models with weights in f32.
     pub kv_cells: Option<KvCells>,
@@ -164,6 +166,11 @@ fn most_within(limit: u64, least: usize, most: usize, bytes: impl Fn(usize) -> u
 }
 
 impl LoadOptions {
+    /// Opens its device: the CPU if no layer is to be on a GPU.
+    pub fn open_device(&self) -> Result<Box<dyn Backend>, Error> {
+        self.device.with_layers(self.gpu_layers)?.open(self.device_options())
+    }
+
     /// How its device is opened.
     pub fn device_options(&self) -> DeviceOptions {
         let LoadOptions { threads, reproducible, activations, .. } = *self;
@@ -190,6 +197,7 @@ impl Default for LoadOptions {
             activations: Activations::default(),
             context: Context::AtMost(USUAL_CONTEXT),
             experts: ExpertPlacement::Auto,
+            gpu_layers: GpuLayers::Auto,
             kv_cells: None,
             kv_memory: KvMemory::Auto,
             claims: MemoryClaims::default(),

@@ -90,7 +90,7 @@ fn the_plan_has_the_memory_of_adapters() {
             window: None,
             state: None,
         };
-        opened.memory(&*backend, capacity, 0).unwrap()
+        opened.memory(&*backend, capacity, tern::OnHost::Nothing).unwrap()
     };
     let (none, one, two) = (plan(&[]), plan(&TWO[..1]), plan(&TWO));
     assert!(none.adapters == 0 && one.adapters > 0 && two.adapters > one.adapters);

@@ -25,8 +25,7 @@ const HABITS: &[Habit] = &[
     habit(&["-n", "--n-predict", "--predict", "--num-predict", "--max-new-tokens"],
         "the number of tokens is -n or --max-tokens of `run` and `chat`"),
     habit(&["-c", "--ctx-size", "--context-size", "--num-ctx", "--n-ctx"], "the context is -c or --ctx"),
-    habit(&["-ngl", "--n-gpu-layers", "--gpu-layers", "--num-gpu"],
-        "Tern runs all layers on one device: use --device auto, cpu, cuda or cuda:N"),
+    habit(&["--num-gpu"], "use --gpu-layers"),
     habit(&["-mg", "--main-gpu", "-sm", "--split-mode", "-ts", "--tensor-split", "-tp", "--tensor-parallel-size"],
         "a model runs on one device: use --device cuda:N"),
     habit(&["-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor"],
@@ -124,12 +123,19 @@ pub(crate) fn long_flags(args: impl Iterator<Item = OsString>) -> impl Iterator<
 
 /// The long form of a flag with one dash.
 fn long_flag(text: &str) -> Option<String> {
-    let same = [("-hf", "--hf"), ("-mm", "--mmproj"), ("-np", "--parallel"), ("-sys", "--system")];
+    let same = [
+        ("-hf", "--hf"),
+        ("-mm", "--mmproj"),
+        ("-ngl", "--gpu-layers"),
+        ("-np", "--parallel"),
+        ("-sys", "--system"),
+    ];
     if let Some((_, long)) = same.iter().find(|(short, _)| *short == text) {
         return Some(long.to_string());
     }
-    // -ngl99
-    let text = if text.starts_with("-ngl") { "-ngl" } else { text };
+    if let Some(layers) = text.strip_prefix("-ngl").filter(|layers| layers.parse::<u32>().is_ok()) {
+        return Some(format!("--gpu-layers={layers}"));
+    }
     let several = text.len() > 2 && text.starts_with('-') && !text.starts_with("--");
     let habit = HABITS.iter().find(|habit| several && habit.flags.contains(&text))?;
     habit.flags.iter().find(|flag| flag.starts_with("--")).map(|long| long.to_string())

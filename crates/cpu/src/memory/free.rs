@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 
 /// Total and free bytes; unlimited if unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FreeMemory {
-    pub(crate) total: u64,
-    pub(crate) free: u64,
+pub struct FreeMemory {
+    /// Bytes in total.
+    pub total: u64,
+    /// Bytes that can be allocated.
+    pub free: u64,
 }
 
 impl FreeMemory {
     /// The current state.
-    pub(crate) fn now() -> FreeMemory {
+    pub fn now() -> FreeMemory {
         FreeMemory::below(Path::new("/"))
     }
 

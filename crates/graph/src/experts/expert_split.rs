@@ -1,10 +1,10 @@
 //! Cuts the experts of some layers out of a graph: the device runs the rest, and each piece
 //! is a graph for the host.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
-use crate::graph::{Result, fail};
-use crate::{Graph, Op, Val, Value, WeightId};
+use crate::graph::{Result, Subgraph, fail};
+use crate::{Graph, Op, Val};
 
 /// The experts of one layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,7 +61,7 @@ impl Graph {
         // weights that nothing reads stay: another graph of the same model may read them
         let device_weights: Vec<usize> =
             (0..self.weights.len()).filter(|w| !used.contains(w) || read.contains(w)).collect();
-        let mut builder = Builder::new(self, &device_weights);
+        let mut builder = Subgraph::new(self, &device_weights);
         builder.to.ropes.clone_from(&self.ropes);
         builder.to.kv.clone_from(&self.kv);
         builder.to.states.clone_from(&self.states);
@@ -128,47 +128,10 @@ fn block(graph: &Graph, route: usize) -> Option<Block> {
 fn piece(graph: &Graph, block: &Block) -> ExpertPiece {
     let ids = block.nodes.iter().flat_map(|node| graph.nodes[*node].op.weights());
     let weights: Vec<usize> = ids.map(|(id, _)| id.index()).collect::<BTreeSet<_>>().into_iter().collect();
-    let mut builder = Builder::new(graph, &weights);
+    let mut builder = Subgraph::new(graph, &weights);
     for (index, value) in [block.x, block.logits].into_iter().enumerate() {
         builder.add(value.index(), Op::Input { index }, graph.value(value));
     }
     block.nodes.iter().for_each(|node| builder.copy(*node));
     ExpertPiece { graph: builder.to, weights }
-}
-
-/// A graph of some nodes of another one.
-struct Builder<'a> {
-    from: &'a Graph,
-    to: Graph,
-    /// What each value is in the new graph.
-    values: HashMap<Val, Val>,
-    weights: HashMap<usize, WeightId>,
-}
-
-impl<'a> Builder<'a> {
-    fn new(from: &'a Graph, weights: &[usize]) -> Builder<'a> {
-        let mut to = Graph { rotations: from.rotations.clone(), ..Graph::new() };
-        let mut ids = HashMap::new();
-        for (new, old) in (0..).zip(weights) {
-            let weight = from.weights[*old].clone();
-            to.weights.push(weight.clone());
-            to.by_name.insert(weight.name, WeightId(new));
-            ids.insert(*old, WeightId(new));
-        }
-        Builder { from, to, values: HashMap::new(), weights: ids }
-    }
-
-    /// The same op on the new values and weights.
-    fn copy(&mut self, node: usize) {
-        let node_value = self.from.nodes[node].value;
-        self.add(node, self.from.nodes[node].op.clone(), node_value);
-    }
-
-    /// Adds an op, which reads values and weights of the old graph, in place of an old node.
-    fn add(&mut self, node: usize, mut op: Op, value: Value) {
-        op.inputs_mut().into_iter().for_each(|v| *v = self.values[v]);
-        op.weights_mut().into_iter().for_each(|(id, _)| *id = self.weights[&id.index()]);
-        let new = self.to.push(op, value);
-        self.values.insert(self.from.val(node), new);
-    }
 }

@@ -33,6 +33,9 @@ class LoadOptions(TypedDict, total=False):
     context: int | None
     #: where the weights of experts are: ``auto``, ``device``, ``cpu`` or ``cpu:N``
     experts: str | None
+    #: layers on the GPU, counted from the end with the output as one more, while the CPU computes the others;
+    #: ``"all"``, or ``"auto"`` for as many as fit
+    gpu_layers: int | str | None
     #: where guessed tokens come from (speculative decoding): ``auto``, ``suffix`` or ``off``
     speculate: str | None
     #: guessed tokens per sequence and step
