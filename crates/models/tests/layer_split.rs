@@ -101,7 +101,7 @@ fn requests() -> Vec<Request> {
     let mut tokens = |len: usize| -> Vec<u32> { (0..len).map(|_| random.below(320) as u32).collect() };
     let common = tokens(17);
     let request = |i: usize| {
-        let mut prompt = if i % 2 == 0 { common.clone() } else { vec![] };
+        let mut prompt = if i.is_multiple_of(2) { common.clone() } else { vec![] };
         prompt.extend(tokens(1 + 5 * i % 23));
         let sampling = match i % 3 {
             0 => Sampling::default(),
