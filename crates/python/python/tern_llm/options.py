@@ -27,7 +27,7 @@ class LoadOptions(TypedDict, total=False):
     threads: int | None
     #: the same text whatever else runs, also on a GPU, where it costs speed
     reproducible: bool | None
-    #: inputs of linears in large steps on a GPU: ``f16``, or ``int8`` for weights of one or two bits, less exact
+    #: inputs of linears in large steps on a GPU: ``f16``, or ``int8`` for 1- and 2-bit weights, less exact
     activations: Literal["f16", "int8"] | None
     #: tokens of a sequence, prompt and answer together; what the model was trained for if not set
     context: int | None
