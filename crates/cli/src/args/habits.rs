@@ -204,9 +204,10 @@ mod tests {
     fn after_two_dashes_everything_is_a_value() {
         let args = ["tern", "run", "-ngl", "--", "-ngl", "-fa"].map(OsString::from);
         let got: Vec<_> = long_flags(args.into_iter()).collect();
-        assert_eq!(got, ["tern", "run", "--n-gpu-layers", "--", "-ngl", "-fa"]);
+        assert_eq!(got, ["tern", "run", "--gpu-layers", "--", "-ngl", "-fa"]);
         assert_eq!(long_flag("-t"), None);
         assert_eq!(long_flag("-n8"), None);
-        assert_eq!(long_flag("-ngl99").as_deref(), Some("--n-gpu-layers"));
+        assert_eq!(long_flag("-ngl99").as_deref(), Some("--gpu-layers=99"));
+        assert_eq!(long_flag("-nglow"), None);
     }
 }
