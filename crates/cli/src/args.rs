@@ -143,8 +143,8 @@ pub(crate) struct ModelArgs {
     /// Make texts on a GPU independent of other requests, bit for bit, as they always are on the CPU; slower
     #[arg(long)]
     pub(crate) reproducible: bool,
-    /// Inputs of linears in steps of more than 128 tokens on a GPU: f16, or int8 for weights of one or two bits,
-    /// which makes prompts faster and less exact
+    /// Inputs of linears in steps of more than 128 tokens on a GPU: f16, or int8 for weights of one or two
+    /// bits, which makes prompts faster and less exact
     #[arg(long, value_name = "TYPE", default_value_t = Activations::default())]
     pub(crate) activations: Activations,
     /// Where the experts of a mixture of experts are: device; cpu for host memory, where the CPU computes

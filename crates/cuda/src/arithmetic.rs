@@ -15,9 +15,9 @@ pub enum Activations {
     /// Halves.
     #[default]
     F16,
-    /// Bytes with a scale per token and 256 or 512 columns, if the weights have one or two bits and one scale per
-    /// 128 columns, and the GPU multiplies bytes by warpgroups (generation 9.0); halves otherwise. Faster and less
-    /// exact.
+    /// Bytes with a scale per token and 256 or 512 columns, if the weights have one or two bits and one
+    /// scale per 128 columns, and the GPU multiplies bytes by warpgroups (generation 9.0); halves otherwise.
+    /// Faster and less exact.
     Int8,
 }
 

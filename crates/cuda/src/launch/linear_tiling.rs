@@ -327,7 +327,8 @@ impl LinearTiling {
         LinearTiling::of_tiles(size, tokens, rows.div_ceil(tokens), limits)
     }
 
-    /// The tiling of a large step with x as bytes. A stage always fits, as warpgroups have enough shared memory.
+    /// The tiling of a large step with x as bytes. Stages always fit: GPUs with warpgroups have enough
+    /// shared memory.
     pub(crate) fn of_bytes(size: LinearSize, rows: usize, limits: &Limits) -> LinearTiling {
         let TileSizes { stage, threads, .. } = TileSizes::of_bytes(size.record, limits);
         let stages = (limits.shared_by(1).saturating_sub(16) / (stage + 16)).clamp(2, MOST_STAGES);

@@ -52,7 +52,8 @@ pub(crate) struct KernelKey {
 /// Groups of columns of x as bytes at most: what a block that makes a row has space for.
 const MOST_GROUPS: usize = 512;
 
-/// Columns of x as bytes that have one scale per token (`RowBytes::GROUP` of `kernels/linear/byte_linear.cuh`).
+/// Columns of x as bytes that have one scale per token (`RowBytes::GROUP` of
+/// `kernels/linear/byte_linear.cuh`).
 fn byte_group(l: &LinearArgs) -> usize {
     if l.signs != 0 { 4 * CHUNK } else { 2 * CHUNK }
 }

@@ -42,8 +42,8 @@ fn residual(quant: &'static Quant) -> Result<Case, GraphError> {
     Ok(case)
 }
 
-/// A layer of a decoder whose linears pass values to each other in every way, with the attention of four heads,
-/// and a row of zeros.
+/// A layer of a decoder, whose linears pass values to each other in every way, with four heads and a row
+/// of zeros.
 fn layer(quant: &'static Quant, tokens: usize) -> Result<Case, GraphError> {
     const WIDTH: usize = 512;
     let rng = &mut Random::new(8);
