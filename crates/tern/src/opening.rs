@@ -4,8 +4,8 @@ use std::path::Path;
 
 use bytes::Bytes;
 use tern_engine::{Capacity, GraphRunner, RunnerConfig};
-use tern_formats::{Checkpoint, FormatError};
-use tern_graph::{Backend, DeviceInfo};
+use tern_formats::{Checkpoint, FormatError, Metadata};
+use tern_graph::{Backend, DeviceInfo, LazyTensor};
 use tern_hub::Source;
 use tern_models::{Model as Architecture, Shape, Synth, Variant};
 use tern_quant::Quant;
@@ -78,7 +78,19 @@ impl OpenedModel {
         let tower = OpenedTower::open(&checkpoint, options, progress)?;
         let variant = Variant { pooling: options.pooling, sees: tower.is_some() };
         let (model, tensors) = Architecture::open_as(&checkpoint, Some(requested), &variant)?;
-        let (name, metadata) = (name.to_string(), checkpoint.metadata);
+        let name = name.to_string();
+        let opened = OpenedModel::with_options(name, checkpoint.metadata, model, tensors, options)?;
+        Ok(OpenedModel { tower, ..opened })
+    }
+
+    /// A model without a tower, as these options want it.
+    fn with_options(
+        name: String,
+        metadata: Metadata,
+        model: Architecture,
+        tensors: Vec<LazyTensor>,
+        options: &LoadOptions,
+    ) -> Result<OpenedModel, Error> {
         let LoadOptions { kv_cells, experts, gpu_layers, threads, .. } = *options;
         let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
         Ok(OpenedModel {
@@ -91,7 +103,7 @@ impl OpenedModel {
             gpu_layers,
             threads,
             adapters,
-            tower,
+            tower: None,
         })
     }
 
@@ -123,22 +135,7 @@ impl OpenedModel {
             progress.at(done);
         }
         let name = format!("{}:{}", shape.name, quant.name.to_lowercase());
-        let (metadata, model) = (synth.metadata, synth.model);
-        let LoadOptions { kv_cells, experts, gpu_layers, threads, .. } = *options;
-        let adapters = OpenedAdapters::open(&options.adapters, options.access, &metadata, &model)?;
-        let tower = None;
-        Ok(OpenedModel {
-            name,
-            metadata,
-            model,
-            tensors,
-            kv_cells,
-            experts,
-            gpu_layers,
-            threads,
-            adapters,
-            tower,
-        })
+        OpenedModel::with_options(name, synth.metadata, synth.model, tensors, options)
     }
 
     /// Loads the model on a device, or fails if it does not fit. It ends before the next tensor if the
