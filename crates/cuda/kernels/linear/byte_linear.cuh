@@ -8,9 +8,9 @@
 // (summation by parts). The sums of a row are in units of the group's scale of x: the ratio of two groups changes the
 // unit, and MAGIC times the first scale is taken off in the same instruction.
 //
-// What limits it are the instructions per sum and chunk beside the products, which take a third of the processor's time
-// for instructions: a scale of x for more columns needs fewer of them. Four warps copy: twelve copies per stage take
-// one of them longer than the products take.
+// What limits it are the instructions per sum and chunk beside the products, each of which takes about three cycles
+// while products run: a scale of x for more columns needs fewer of them. Four warps copy: twelve copies per stage take
+// one thread about as long as the products take.
 
 #pragma once
 
